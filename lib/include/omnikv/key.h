@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Keys of blocks, and the namespaces that they live in.
+ *
+ * A key is the engine's own block hash, opaque, 1 to 32 bytes. A namespace is everything
+ * that must match for bytes to be interchangeable. Engines without a block hash can use one
+ * of the two chains below, which are identical to vLLM's and SGLang's.
+ */
+#ifndef OMNIKV_KEY_H
+#define OMNIKV_KEY_H
+
+#include <omnikv/layout.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OMNIKV_KEY_BYTES_MAX	32u
+
+/**
+ * struct omnikv_key - identity of one block inside a namespace
+ * @bytes: the first @len are significant, the rest must be zero
+ * @len:   1 to OMNIKV_KEY_BYTES_MAX
+ *
+ * A key names the whole prefix up to and including its block. For a partial tail the
+ * caller's key must include the number of tokens; omnikv_key_partial() makes one.
+ */
+struct omnikv_key {
+	uint8_t		bytes[OMNIKV_KEY_BYTES_MAX];
+	uint32_t	len;
+};
+
+/** -EINVAL for length 0, a length over the maximum, NULL. */
+OMNIKV_API int omnikv_key_init(struct omnikv_key *key, const void *bytes, size_t len);
+/** Key of the first @nr_tokens tokens after @parent (NULL: the start), from the engine's key of that tail. */
+OMNIKV_API int omnikv_key_partial(const struct omnikv_key *key, uint32_t nr_tokens, struct omnikv_key *partial);
+
+/**
+ * struct omnikv_namespace - all that must match for bytes to be interchangeable
+ *
+ * Strings may be NULL (empty). Each field enters the identity with its length before it, so
+ * that no two different sets of fields have the same encoding.
+ */
+struct omnikv_namespace {
+	size_t				size;
+	const char			*tenant;
+	const char			*weights;	/* model and revision */
+	const char			*adapter;	/* LoRA */
+	const struct omnikv_layout	*layout;	/* its identity enters, dtypes included */
+	uint32_t			block_tokens;
+	uint32_t			hash_algorithm;	/* enum omnikv_hash_algorithm */
+	const void			*salt;
+	size_t				salt_len;
+	uint64_t			epoch;		/* raised when weights change under the same name */
+};
+
+enum omnikv_hash_algorithm {
+	OMNIKV_HASH_OPAQUE,		/* the engine's own */
+	OMNIKV_HASH_VLLM_SHA256_CBOR,
+	OMNIKV_HASH_SGLANG_SHA256,
+};
+
+/** SHA-256 of the length-prefixed fields. */
+OMNIKV_API int omnikv_namespace_identity(const struct omnikv_namespace *ns, uint8_t identity[32]);
+
+/**
+ * omnikv_chain_vllm() - block keys as vLLM's sha256_cbor computes them
+ * @seed:       text of PYTHONHASHSEED (vLLM draws one at random where it is unset: then nothing is shared)
+ * @tokens:     [nr_tokens]
+ * @extra_keys: [nr_extra] strings that enter the first block only (cache salt), NULL when nr_extra is 0
+ * @keys:       [nr_tokens / block_tokens] results, full blocks only
+ *
+ * h0 = SHA-256(CBOR(seed)), h_i = SHA-256(CBOR([h_(i-1), [tokens], extra or null])), canonical CBOR
+ * (vllm/v1/core/kv_cache_utils.py, vllm/utils/hashing.py).
+ *
+ * Return: the number of keys, or -EINVAL.
+ */
+OMNIKV_API int64_t omnikv_chain_vllm(const char *seed, const uint32_t *tokens, size_t nr_tokens,
+				     uint32_t block_tokens, const char *const *extra_keys, size_t nr_extra,
+				     struct omnikv_key *keys);
+/**
+ * omnikv_chain_sglang() - block keys as SGLang's get_hash_str computes them
+ *
+ * h_i = SHA-256(h_(i-1) or nothing, then each token as 32-bit little endian).
+ */
+OMNIKV_API int64_t omnikv_chain_sglang(const uint32_t *tokens, size_t nr_tokens, uint32_t block_tokens,
+				       struct omnikv_key *keys);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OMNIKV_KEY_H */
