@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Devices: where KV is computed on. Memory, streams, events, a clock.
+ *
+ * "host" is this machine's memory with a worker thread a ring; "sim" is a simulated
+ * accelerator with real memory and its own clock, which moves bytes only when polled,
+ * late and out of order on request. Both follow the same rules, so that everything that
+ * runs on a GPU can be tried without one.
+ *
+ * A device, its streams and events belong to one thread at a time, unless said otherwise.
+ */
+#ifndef OMNIKV_DEVICE_H
+#define OMNIKV_DEVICE_H
+
+#include <omnikv/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct omnikv_device;
+struct omnikv_hbm;
+struct omnikv_stream;
+struct omnikv_event;
+
+/** sim: transfers finish late by up to @late_ns and in random order within what dependencies allow. */
+#define OMNIKV_DEVICE_F_SHUFFLE		(1u << 0)
+/** sim: fill what the device no longer owns with 0xdb (freed HBM; sources of finished stores are untouched). */
+#define OMNIKV_DEVICE_F_POISON		(1u << 1)
+#define OMNIKV_DEVICE_F_ALL		0x3u
+
+/**
+ * struct omnikv_device_config - the simulated device; ignored by "host" but for @hbm_bytes
+ * @hbm_bytes:   device memory that may be created; 0 is 16 GiB (backed only where touched)
+ * @h2d_bytes_s, @d2h_bytes_s: link speed, bytes a second of device time; 0 is 50e9
+ * @transfer_ns: fixed cost of one transfer operation; 0 is 2000
+ * @piece_ns:    cost of one piece within it; 0 is none
+ * @late_ns:     with F_SHUFFLE
+ * @fail_ppm:    transfers that fail with -EIO, in millionths
+ * @seed:        of all that is random
+ */
+struct omnikv_device_config {
+	size_t		size;
+	uint32_t	flags;
+	uint32_t	fail_ppm;
+	uint64_t	hbm_bytes;
+	double		h2d_bytes_s;
+	double		d2h_bytes_s;
+	uint64_t	transfer_ns;
+	uint64_t	piece_ns;
+	uint64_t	late_ns;
+	uint64_t	seed;
+};
+
+struct omnikv_device_info {
+	size_t		size;
+	uint64_t	hbm_bytes;		/* capacity */
+	uint64_t	hbm_used_bytes;
+	uint64_t	hbm_peak_bytes;		/* most ever used at once */
+	uint64_t	clock_ns;		/* device time (sim) or CLOCK_MONOTONIC since open (host) */
+	uint64_t	h2d_bytes;
+	uint64_t	d2h_bytes;
+	uint64_t	compute_ns;		/* sum of the durations launched */
+	uint64_t	stall_ns;		/* time that streams waited for events with work behind them */
+	uint64_t	nr_failed;		/* transfers that failed */
+};
+
+/** @name: "host" or "sim"; -ENODEV else, with what there is in @err. */
+OMNIKV_API int omnikv_device_open(const char *name, const struct omnikv_device_config *config,
+				  struct omnikv_device **dev, struct omnikv_error *err);
+/** All rings, streams and memory of the device must be gone. */
+OMNIKV_API void omnikv_device_close(struct omnikv_device *dev);
+OMNIKV_API int omnikv_device_info(struct omnikv_device *dev, struct omnikv_device_info *info);
+
+/** Reserve and bind device memory; -ENOMEM over the capacity. omnikv allocates none after this. */
+OMNIKV_API int omnikv_hbm_create(struct omnikv_device *dev, uint64_t bytes, struct omnikv_hbm **hbm);
+/** Use the engine's own device memory. */
+OMNIKV_API int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t bytes, struct omnikv_hbm **hbm);
+/** -EBUSY while a transfer uses it. */
+OMNIKV_API int omnikv_hbm_destroy(struct omnikv_hbm *hbm);
+/** Device address; readable by the CPU on "host" and "sim". */
+OMNIKV_API void *omnikv_hbm_ptr(const struct omnikv_hbm *hbm);
+OMNIKV_API uint64_t omnikv_hbm_bytes(const struct omnikv_hbm *hbm);
+
+/*
+ * Streams run what they are given in order. On "host" a stream is the calling thread: waiting
+ * blocks and launching calls. On "sim" work is queued and runs when the device is polled.
+ */
+OMNIKV_API int omnikv_stream_create(struct omnikv_device *dev, struct omnikv_stream **stream);
+OMNIKV_API void omnikv_stream_destroy(struct omnikv_stream *stream);
+/** A "kernel": @fn(@arg) runs when the stream gets there, then @duration_ns of device time pass. @fn may be NULL. */
+OMNIKV_API int omnikv_stream_launch(struct omnikv_stream *stream, uint64_t duration_ns,
+				    void (*fn)(void *arg), void *arg);
+/** Later work waits until @event fires. A poisoned event ends the wait too. */
+OMNIKV_API int omnikv_stream_wait(struct omnikv_stream *stream, struct omnikv_event *event);
+/** @event fires when all work given to @stream so far is done. */
+OMNIKV_API int omnikv_stream_record(struct omnikv_stream *stream, struct omnikv_event *event);
+/** Wait for all work given so far. -ETIME after @timeout_ns of real time (sim: when nothing can proceed). */
+OMNIKV_API int omnikv_stream_sync(struct omnikv_stream *stream, uint64_t timeout_ns);
+
+/** A new event has not fired. */
+OMNIKV_API int omnikv_event_create(struct omnikv_device *dev, struct omnikv_event **event);
+OMNIKV_API void omnikv_event_destroy(struct omnikv_event *event);
+/** Back to not fired; nothing may be waiting for it. */
+OMNIKV_API void omnikv_event_reset(struct omnikv_event *event);
+/** 1: fired; 0: not yet; negative errno: poisoned by the transfer that failed. */
+OMNIKV_API int omnikv_event_query(struct omnikv_event *event);
+
+/**
+ * omnikv_device_poll() - let a simulated device run
+ *
+ * Runs the next thing that is due and moves the clock to it; nothing on "host".
+ * Return: 1 when something ran, 0 when nothing can.
+ */
+OMNIKV_API int omnikv_device_poll(struct omnikv_device *dev);
+/** sim: let idle time pass up to @clock_ns (runs what is due before). -EOPNOTSUPP on "host". */
+OMNIKV_API int omnikv_device_advance(struct omnikv_device *dev, uint64_t clock_ns);
+/** sim: the @nth transfer from now (1 is the next) fails with @error (a negative errno). */
+OMNIKV_API int omnikv_device_fail_next(struct omnikv_device *dev, uint32_t nth, int error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OMNIKV_DEVICE_H */

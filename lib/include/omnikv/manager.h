@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The memory manager: prefix index, admission, eviction, namespaces, counters.
+ *
+ * Policy over one pool, embedded in the engine's process. Calls may come from any thread;
+ * none waits for another's transfer.
+ */
+#ifndef OMNIKV_MANAGER_H
+#define OMNIKV_MANAGER_H
+
+#include <omnikv/key.h>
+#include <omnikv/pool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct omnikv_manager;
+struct omnikv_space;	/* one namespace of a manager */
+struct omnikv_match;	/* a hit with its leases */
+
+/**
+ * struct omnikv_manager_config
+ * @eviction: "lru"; NULL is "lru"
+ */
+struct omnikv_manager_config {
+	size_t		size;
+	const char	*eviction;
+};
+
+/** @client must be the pool's manager (OMNIKV_CLIENT_F_MANAGER) and outlive the manager. */
+OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
+				     struct omnikv_manager **manager, struct omnikv_error *err);
+/** Frees every cached block. Sequences and matches must be closed. */
+OMNIKV_API void omnikv_manager_destroy(struct omnikv_manager *manager);
+OMNIKV_API struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager);
+
+/**
+ * omnikv_space_open() - the namespace of these fields
+ * @plan:   how its blocks are cut; the granule must be the pool's (-EINVAL)
+ * @notice: may be NULL; says when a namespace that differs in its layout alone holds blocks,
+ *          and names the first differing field (those blocks will not hit)
+ *
+ * The same fields give the same space. Close with omnikv_space_close(); cached blocks stay.
+ */
+OMNIKV_API int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namespace *ns,
+				 const struct omnikv_plan *plan, struct omnikv_space **space,
+				 struct omnikv_error *notice);
+OMNIKV_API void omnikv_space_close(struct omnikv_space *space);
+OMNIKV_API const struct omnikv_plan *omnikv_space_plan(const struct omnikv_space *space);
+OMNIKV_API struct omnikv_manager *omnikv_space_manager(const struct omnikv_space *space);
+
+/** How many leading keys are cached now; nothing is leased, so the answer may be old at once. */
+OMNIKV_API int64_t omnikv_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys);
+
+/**
+ * omnikv_match() - the longest cached prefix, leased
+ * @keys:  [nr_keys] keys of full blocks, in order
+ * @tail:  key of a partial tail behind the full blocks, or NULL; used only when all of @keys hit
+ * @match: result, also for a miss of everything (0 tokens); end with omnikv_match_put()
+ *
+ * Atomic with eviction: what is counted is leased. Counted in the statistics as one query.
+ */
+OMNIKV_API int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+			    const struct omnikv_key *tail, struct omnikv_match **match);
+OMNIKV_API uint64_t omnikv_match_blocks(const struct omnikv_match *match);	/* blocks, a partial tail included */
+OMNIKV_API uint64_t omnikv_match_tokens(const struct omnikv_match *match);
+OMNIKV_API uint32_t omnikv_match_tail_tokens(const struct omnikv_match *match);
+OMNIKV_API void omnikv_match_put(struct omnikv_match *match);
+
+/**
+ * omnikv_admit() - will this request fit?
+ * @nr_tokens: tokens whose KV is not cached yet
+ *
+ * 1: yes, counting what could be evicted; 0: not now (leases in the way); -ENOSPC: never in this pool.
+ */
+OMNIKV_API int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens);
+
+/** Drop every block that nothing leases. Returns how many. */
+OMNIKV_API int64_t omnikv_manager_reset(struct omnikv_manager *manager);
+
+/** Counters since creation. Each token of a query is counted once: queried = hit + missed. */
+struct omnikv_manager_stats {
+	size_t		size;
+	uint64_t	nr_queries;
+	uint64_t	tokens_queried;
+	uint64_t	tokens_hit;
+	uint64_t	blocks_queried;
+	uint64_t	blocks_hit;
+	uint64_t	blocks_committed;
+	uint64_t	blocks_deduplicated;	/* committed while already cached */
+	uint64_t	blocks_evicted;
+	uint64_t	hash_collisions;
+	/* now */
+	uint64_t	nr_blocks;
+	uint64_t	nr_leased_blocks;
+	uint64_t	cached_bytes;
+	uint64_t	peak_used_bytes;	/* most of the pool ever in use at once */
+	double		mean_run_blocks;	/* mean length of physically consecutive runs */
+};
+
+OMNIKV_API int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
+/** Walks all invariants; 0, or -EUCLEAN with the first broken one in @err. For tests and debug builds. */
+OMNIKV_API int omnikv_manager_check(struct omnikv_manager *manager, struct omnikv_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OMNIKV_MANAGER_H */

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Rings: queues of transfers in the style of io_uring.
+ *
+ * One thread fills and submits; one thread (the same or another) reaps. Every submitted
+ * operation posts exactly one result within its deadline. When the memory is then still in
+ * use (a copy under way cannot be recalled) the result carries OMNIKV_CQE_F_MORE, and one
+ * notification with OMNIKV_CQE_F_NOTIF and the same user_data follows when it is free, as in
+ * io_uring's zero-copy send; until then the extents stay referenced and HBM must not be re-used.
+ */
+#ifndef OMNIKV_RING_H
+#define OMNIKV_RING_H
+
+#include <omnikv/device.h>
+#include <omnikv/pool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OMNIKV_RING_ENTRIES_MAX		32768u
+#define OMNIKV_PIECES_MAX		(1u << 20)
+
+enum omnikv_op {
+	OMNIKV_OP_NOP,
+	OMNIKV_OP_LOAD,		/* pool to device */
+	OMNIKV_OP_STORE,	/* device to pool (own PRIVATE extents) */
+	OMNIKV_OP_COPY,		/* device to device, extent_off is the source offset */
+	OMNIKV_OP_BARRIER,	/* completes when all before it have */
+	OMNIKV_OP_CANCEL,	/* withdraws the operation whose user_data is @target */
+	OMNIKV_OP_SPILL,	/* pool to NVMe: -EOPNOTSUPP so far */
+	OMNIKV_OP_FETCH,	/* NVMe to pool: -EOPNOTSUPP so far */
+	OMNIKV_OP_PULL,		/* remote to pool: -EOPNOTSUPP so far */
+	OMNIKV_OP_NR,
+};
+
+/** The next operation starts after this one succeeded; when it fails the rest of the chain is -ECANCELED. */
+#define OMNIKV_SQE_F_LINK	(1u << 0)
+/** Starts after all earlier operations have completed. */
+#define OMNIKV_SQE_F_DRAIN	(1u << 1)
+#define OMNIKV_SQE_F_ALL	0x3u
+
+/**
+ * struct omnikv_piece - one contiguous run of a transfer
+ * @extent:     host side: leased, or PRIVATE of the ring's client (checked when the operation starts)
+ * @extent_off: bytes from the start of the extent
+ * @device_off: bytes from the start of the sqe's HBM
+ * @bytes:      not 0
+ */
+struct omnikv_piece {
+	struct omnikv_extent	extent;
+	uint64_t		extent_off;
+	uint64_t		device_off;
+	uint64_t		bytes;
+};
+
+/**
+ * struct omnikv_sqe - one operation
+ * @deadline_ns: nanoseconds from submission (device time on "sim"); 0 is none but the ring's default
+ * @pieces:      [nr_pieces], must stay as it is until the last completion
+ * @valid:       result, bitmap of nr_pieces bits in whole 64-bit words: bit i set <=> piece i arrived whole; may be NULL
+ * @crc:         result, [nr_pieces] CRC32C of each valid piece's bytes; NULL: not computed
+ * @wait:        device event that the transfer starts after; may be NULL
+ * @signal:      device event that fires when the bytes have arrived (is poisoned when they do not); may be NULL
+ * @target:      CANCEL: user_data of the operation
+ */
+struct omnikv_sqe {
+	uint8_t			opcode;
+	uint8_t			flags;
+	uint16_t		reserved;
+	uint32_t		nr_pieces;
+	uint64_t		user_data;
+	uint64_t		deadline_ns;
+	const struct omnikv_piece *pieces;
+	struct omnikv_hbm	*hbm;
+	uint64_t		*valid;
+	uint32_t		*crc;
+	struct omnikv_event	*wait;
+	struct omnikv_event	*signal;
+	uint64_t		target;
+};
+
+/** The memory is still in use: a notification follows. */
+#define OMNIKV_CQE_F_MORE	(1u << 0)
+/** This is that notification; res is 0. */
+#define OMNIKV_CQE_F_NOTIF	(1u << 1)
+
+/**
+ * struct omnikv_cqe - one result
+ * @res:      bytes moved, or -ESTALE (an extent is gone), -EPERM, -EINVAL, -EIO, -ETIME (deadline),
+ *            -ECANCELED, -EOPNOTSUPP; CANCEL: 0 found, -ENOENT not found
+ * @nr_valid: pieces that arrived whole; with an error the valid bitmap says which
+ */
+struct omnikv_cqe {
+	uint64_t	user_data;
+	int64_t		res;
+	uint32_t	flags;
+	uint32_t	nr_valid;
+};
+
+struct omnikv_ring;
+
+/**
+ * struct omnikv_ring_config - sizes and patience
+ * @entries:     submission slots, a power of two up to OMNIKV_RING_ENTRIES_MAX; 0 is 256
+ * @cq_entries:  completion slots, a power of two, at least @entries; 0 is 2 x entries
+ * @spin_ns:     how long worker and waiter spin before they sleep; 0 is adaptive
+ * @deadline_ns: default deadline of operations that have none; 0 is 60 s
+ */
+struct omnikv_ring_config {
+	size_t		size;
+	uint32_t	entries;
+	uint32_t	cq_entries;
+	uint64_t	spin_ns;
+	uint64_t	deadline_ns;
+};
+
+/** @client owns what is moved; @dev runs it. On "host" one worker thread is started. */
+OMNIKV_API int omnikv_ring_init(struct omnikv_client *client, struct omnikv_device *dev,
+				const struct omnikv_ring_config *config, struct omnikv_ring **ring,
+				struct omnikv_error *err);
+/** Cancels what has not started, waits for what cannot be recalled, frees the ring. Unreaped results are lost. */
+OMNIKV_API void omnikv_ring_exit(struct omnikv_ring *ring);
+OMNIKV_API struct omnikv_device *omnikv_ring_device(const struct omnikv_ring *ring);
+OMNIKV_API struct omnikv_client *omnikv_ring_client(const struct omnikv_ring *ring);
+
+/** Next free submission slot, cleared; NULL when there is none: submit, reap, try again. */
+OMNIKV_API struct omnikv_sqe *omnikv_get_sqe(struct omnikv_ring *ring);
+/**
+ * omnikv_submit() - hand over all filled slots
+ *
+ * Return: how many were taken (the rest stay filled, for the next call), or -EAGAIN when none
+ * could be because completion slots are not guaranteed: reap first.
+ */
+OMNIKV_API int omnikv_submit(struct omnikv_ring *ring);
+/** 0 and the oldest unseen result in @cqe (valid until omnikv_cqe_seen), or -EAGAIN. Polls a simulated device. */
+OMNIKV_API int omnikv_peek_cqe(struct omnikv_ring *ring, struct omnikv_cqe **cqe);
+/** As peek, but waits; -ETIME after @timeout_ns of real time; -ENODATA when nothing is in flight. */
+OMNIKV_API int omnikv_wait_cqe(struct omnikv_ring *ring, struct omnikv_cqe **cqe, uint64_t timeout_ns);
+OMNIKV_API void omnikv_cqe_seen(struct omnikv_ring *ring, struct omnikv_cqe *cqe);
+
+static inline void omnikv_prep_nop(struct omnikv_sqe *sqe)
+{
+	sqe->opcode = OMNIKV_OP_NOP;
+}
+
+static inline void omnikv_prep_barrier(struct omnikv_sqe *sqe)
+{
+	sqe->opcode = OMNIKV_OP_BARRIER;
+}
+
+static inline void omnikv_prep_load(struct omnikv_sqe *sqe, struct omnikv_hbm *hbm,
+				    const struct omnikv_piece *pieces, uint32_t nr_pieces)
+{
+	sqe->opcode = OMNIKV_OP_LOAD;
+	sqe->hbm = hbm;
+	sqe->pieces = pieces;
+	sqe->nr_pieces = nr_pieces;
+}
+
+static inline void omnikv_prep_store(struct omnikv_sqe *sqe, struct omnikv_hbm *hbm,
+				     const struct omnikv_piece *pieces, uint32_t nr_pieces)
+{
+	omnikv_prep_load(sqe, hbm, pieces, nr_pieces);
+	sqe->opcode = OMNIKV_OP_STORE;
+}
+
+static inline void omnikv_prep_copy(struct omnikv_sqe *sqe, struct omnikv_hbm *hbm,
+				    const struct omnikv_piece *pieces, uint32_t nr_pieces)
+{
+	omnikv_prep_load(sqe, hbm, pieces, nr_pieces);
+	sqe->opcode = OMNIKV_OP_COPY;
+}
+
+static inline void omnikv_prep_cancel(struct omnikv_sqe *sqe, uint64_t target)
+{
+	sqe->opcode = OMNIKV_OP_CANCEL;
+	sqe->target = target;
+}
+
+static inline void omnikv_prep_spill(struct omnikv_sqe *sqe)
+{
+	sqe->opcode = OMNIKV_OP_SPILL;
+}
+
+static inline void omnikv_prep_fetch(struct omnikv_sqe *sqe)
+{
+	sqe->opcode = OMNIKV_OP_FETCH;
+}
+
+static inline void omnikv_prep_pull(struct omnikv_sqe *sqe)
+{
+	sqe->opcode = OMNIKV_OP_PULL;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OMNIKV_RING_H */

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sequences: an immutable chain of cached blocks plus a private tail.
+ *
+ * KV is append-only: a fork shares the chain and copies nothing but, at its first append,
+ * the partial tail block. One thread uses a sequence at a time; different sequences may be
+ * used by different threads.
+ */
+#ifndef OMNIKV_SEQUENCE_H
+#define OMNIKV_SEQUENCE_H
+
+#include <omnikv/manager.h>
+#include <omnikv/ring.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct omnikv_seq;
+
+/**
+ * omnikv_seq_open() - a sequence that begins with the longest cached prefix
+ * @keys, @nr_keys, @tail: as omnikv_match(); nr_keys 0 starts empty
+ *
+ * omnikv_seq_tokens() tells how long the prefix is. Its blocks stay leased until close.
+ */
+OMNIKV_API int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+			       const struct omnikv_key *tail, struct omnikv_seq **seq);
+/** Gives up leases and uncommitted blocks; memory under transfer is freed when the transfer is over. */
+OMNIKV_API void omnikv_seq_close(struct omnikv_seq *seq);
+OMNIKV_API struct omnikv_space *omnikv_seq_space(const struct omnikv_seq *seq);
+
+OMNIKV_API uint64_t omnikv_seq_tokens(const struct omnikv_seq *seq);		/* length, tokens */
+OMNIKV_API uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq);	/* of these, from or in the cache */
+
+/**
+ * omnikv_seq_append() - room for @nr_tokens more tokens
+ *
+ * Allocates private blocks next to the last one, evicting inline as needed. The new rows'
+ * bytes are undefined until they are stored. A partial block that is shared is copied first.
+ *
+ * Return: 0, or -ENOSPC (everything else is leased), with the sequence unchanged.
+ */
+OMNIKV_API int omnikv_seq_append(struct omnikv_seq *seq, uint64_t nr_tokens);
+/** Drop tokens from the end, down to @nr_tokens. Blocks no longer used are given up. -EINVAL when longer. */
+OMNIKV_API int omnikv_seq_truncate(struct omnikv_seq *seq, uint64_t nr_tokens);
+/** Share everything so far, O(1) in length. */
+OMNIKV_API int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork);
+
+/**
+ * omnikv_seq_commit() - publish blocks, so that lookups find them
+ * @keys:  [nr_keys] keys of the sequence's first full blocks, from its start; those already
+ *         committed are skipped
+ * @tail:  key of the partial tail, published as well; NULL: the tail stays private
+ *
+ * The caller has seen all stores into these blocks complete. A block whose key is cached
+ * already is given up in favour of the cached one. Zero-length blocks do not exist.
+ *
+ * Return: the number of blocks newly published, or -EINVAL (more keys than full blocks, a bad
+ * key), -EBUSY (a transfer into a block is in flight), -EIO (a store into it failed).
+ */
+OMNIKV_API int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys, size_t nr_keys,
+				     const struct omnikv_key *tail);
+
+/**
+ * omnikv_seq_pieces() - where the rows of one plane of one layer lie
+ * @group, @layer_idx, @plane: index of the group, of the layer among the group's stored layers, of the plane
+ * @from, @to:   tokens [from, to); for state groups ignored: the last checkpoint
+ * @device_off:  device offset of the row of token @from; rows follow densely
+ * @pieces:      [max] results, in order, neighbouring runs merged
+ *
+ * Return: the number of pieces, or -ENOSPC (more than @max), -EINVAL (outside the sequence; the
+ * rows are not multiples of the group's entries), -ENODATA (a state group without checkpoint).
+ */
+OMNIKV_API int64_t omnikv_seq_pieces(const struct omnikv_seq *seq, uint32_t group, uint32_t layer_idx,
+				     uint32_t plane, uint64_t from, uint64_t to, uint64_t device_off,
+				     struct omnikv_piece *pieces, size_t max);
+
+/** CRC32C that block @block_idx must have, over the needed bytes of its extent in @group; -ENODATA while uncommitted. */
+OMNIKV_API int omnikv_seq_block_crc(const struct omnikv_seq *seq, uint64_t block_idx, uint32_t group, uint32_t *crc);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OMNIKV_SEQUENCE_H */
