@@ -14,7 +14,8 @@
  *     }
  *     omnikv_step_end(step);
  *
- * One thread uses a pipe.
+ * One thread uses a pipe. The pipe is the only user of its ring while it exists; with a ring of at
+ * least 4 x nr_layers completion slots no call between begin and end waits for a transfer.
  */
 #ifndef OMNIKV_PIPELINE_H
 #define OMNIKV_PIPELINE_H
@@ -76,22 +77,33 @@ struct omnikv_plane_view {
 };
 
 /**
- * struct omnikv_view - one layer, ready to be attended
+ * struct omnikv_group_view - one layer's rows of one group
+ * @group:   index of the group in the layout
  * @cu_kv:   [nr_seqs + 1] first row of each sequence; its history begins there
  * @new_row: [nr_seqs] row at which its new tokens begin
- * @planes:  [nr_planes] as in the layer's group
+ * @planes:  [nr_planes] as in the group
  *
- * For groups with more than one token an entry rows count entries. State groups have one row a
- * sequence, which the step overwrites.
+ * Rows are entries: with several tokens an entry only whole entries count. State groups have
+ * one row a sequence, which holds the state at the end of the history (undefined where there is
+ * none) and which the kernel overwrites with the state at the end of the new tokens.
  */
-struct omnikv_view {
-	uint32_t		layer;
+struct omnikv_group_view {
 	uint32_t		group;
-	uint32_t		nr_seqs;
 	uint32_t		nr_planes;
 	const uint64_t		*cu_kv;
 	const uint64_t		*new_row;
 	struct omnikv_plane_view planes[OMNIKV_PLANES_MAX];
+};
+
+/**
+ * struct omnikv_view - one layer, ready to be attended
+ * @groups: [nr_groups] the groups that this layer belongs to, in the layout's order
+ */
+struct omnikv_view {
+	uint32_t		layer;
+	uint32_t		nr_seqs;
+	uint32_t		nr_groups;
+	struct omnikv_group_view groups[OMNIKV_GROUPS_MAX];
 };
 
 /**
@@ -102,7 +114,7 @@ struct omnikv_view {
  */
 OMNIKV_API int omnikv_step_begin(struct omnikv_pipe *pipe, const struct omnikv_step_seq *seqs, uint32_t nr_seqs,
 				 uint32_t flags, struct omnikv_step **step);
-/** Order @stream after the layer's load. Layers come in order. A layer of no stored group (an alias) views its source. */
+/** Order @stream after the layer's load. Layers come in order (-EINVAL). An alias views its source's rows, new ones included. */
 OMNIKV_API int omnikv_layer_acquire(struct omnikv_step *step, uint32_t layer, struct omnikv_stream *stream,
 				    struct omnikv_view *view);
 /** After the layer's attention kernel: its new rows are stored, its buffer may be loaded for a later layer. */

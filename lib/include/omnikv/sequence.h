@@ -38,6 +38,7 @@ OMNIKV_API uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq);	/* o
  *
  * Allocates private blocks next to the last one, evicting inline as needed. The new rows'
  * bytes are undefined until they are stored. A partial block that is shared is copied first.
+ * State groups get one extent an append, in the block that holds the last new token.
  *
  * Return: 0, or -ENOSPC (everything else is leased), with the sequence unchanged.
  */
@@ -65,7 +66,7 @@ OMNIKV_API int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv
 /**
  * omnikv_seq_pieces() - where the rows of one plane of one layer lie
  * @group, @layer_idx, @plane: index of the group, of the layer among the group's stored layers, of the plane
- * @from, @to:   tokens [from, to); for state groups ignored: the last checkpoint
+ * @from, @to:   tokens [from, to); for state groups the one row of the block that holds token @to - 1
  * @device_off:  device offset of the row of token @from; rows follow densely
  * @pieces:      [max] results, in order, neighbouring runs merged
  *
@@ -76,7 +77,12 @@ OMNIKV_API int64_t omnikv_seq_pieces(const struct omnikv_seq *seq, uint32_t grou
 				     uint32_t plane, uint64_t from, uint64_t to, uint64_t device_off,
 				     struct omnikv_piece *pieces, size_t max);
 
-/** CRC32C that block @block_idx must have, over the needed bytes of its extent in @group; -ENODATA while uncommitted. */
+/**
+ * omnikv_seq_block_crc() - CRC32C that a committed block must have
+ *
+ * Over the block's own rows and nothing else, in the order layer, plane, row: padding and the
+ * unused rows of a partial tail do not count. -ENODATA while uncommitted.
+ */
 OMNIKV_API int omnikv_seq_block_crc(const struct omnikv_seq *seq, uint64_t block_idx, uint32_t group, uint32_t *crc);
 
 #ifdef __cplusplus
