@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Builds everything that runs in user space: the library, the programs and the tests. Sources
+# are found by wildcard, so a new file needs no line here. Each combination of compiler and
+# instrumentation has a directory of its own, so that they never mix:
+#
+#   make                          build/         gcc
+#   make CC=clang                 build/clang
+#   make SAN=address              build/asan     address and undefined-behaviour sanitizers
+#   make SAN=thread               build/tsan
+#   make SAN=fuzzer               build/fuzz     clang's libFuzzer with the address sanitizer
+#   make COVERAGE=1               build/cov      gcov
+#
+# Targets: all (default), tests, check, install, clean. V=1 shows the commands.
+
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+is_clang := $(findstring clang,$(CC))
+
+SAN ?=
+COVERAGE ?=
+
+# ---- variant ---------------------------------------------------------------------------------
+opt := -O2
+ifeq ($(SAN),address)
+B := build/asan$(if $(is_clang),-clang)
+san_flags := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+opt := -O1
+else ifeq ($(SAN),thread)
+B := build/tsan$(if $(is_clang),-clang)
+san_flags := -fsanitize=thread -fno-omit-frame-pointer
+opt := -O1
+else ifeq ($(SAN),fuzzer)
+CC := clang
+is_clang := clang
+B := build/fuzz
+san_flags := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+opt := -O1
+else ifneq ($(SAN),)
+$(error SAN=$(SAN) is unknown; use address, thread or fuzzer)
+else ifneq ($(COVERAGE),)
+B := build/cov
+san_flags := --coverage -fprofile-update=atomic
+opt := -O0
+else
+B := build$(if $(is_clang),/clang)
+endif
+is_plain := $(if $(san_flags),,y)
+
+# ---- packages --------------------------------------------------------------------------------
+packages := liburing libisal libxxhash libcrypto jansson numa
+test_packages := cmocka
+ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),all)),)
+missing := $(shell for p in $(packages); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
+ifneq ($(missing),)
+$(error $(missing) not found by pkg-config; run tools/setup as root)
+endif
+endif
+pkg_cflags := $(shell pkg-config --cflags $(packages) 2>/dev/null)
+pkg_libs := $(shell pkg-config --libs $(packages) 2>/dev/null)
+test_libs := $(shell pkg-config --libs $(test_packages) 2>/dev/null)
+
+# ---- flags -----------------------------------------------------------------------------------
+CFLAGS ?= $(opt) -g
+WERROR ?= -Werror
+cppflags := -D_GNU_SOURCE -Ilib/include -Iuapi -Ilib -I. $(CPPFLAGS)
+cflags := -std=c11 -Wall -Wextra $(WERROR) -fPIC -fvisibility=hidden -pthread $(CFLAGS) $(san_flags) $(pkg_cflags)
+ldflags := -pthread -Wl,--as-needed $(san_flags) $(LDFLAGS)
+libs := $(pkg_libs) -ldl -lm
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2);)
+
+# ---- sources ---------------------------------------------------------------------------------
+lib_src := $(sort $(wildcard core/*.c lib/*.c lib/*/*.c kernels/*.c kernels/ref/*.c))
+lib_src := $(filter-out lib/python/% lib/include/%,$(lib_src))
+# A directory below tools/ with a main() is a program of that name; tests may link with its other files.
+tool_src := $(sort $(wildcard tools/*/*.c))
+main_src := $(if $(tool_src),$(shell grep -l '^int main\b' $(tool_src)))
+tool_dirs := $(patsubst %/,%,$(sort $(dir $(main_src))))
+tool_names := $(notdir $(tool_dirs))
+toollib_src := $(filter-out $(main_src),$(tool_src))
+harness_src := $(filter-out %/fuzz_replay.c,$(sort $(wildcard tests/harness/*.c)))
+# One program for each .c below tests/<lane>/, except the harness, the module's tests and what a guest builds itself.
+test_src := $(filter-out tests/harness/% tests/kmod/% tests/fuzz/%,$(sort $(wildcard tests/*/*.c)))
+fuzz_src := $(sort $(wildcard tests/fuzz/*.c))
+
+# Test programs see the library with fail-points compiled in; what is installed has none.
+T := $(if $(is_plain),$(B)/test,$(B))
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+tobj = $(patsubst %.c,$(T)/obj/%.o,$(1))
+
+version = $(shell sed -n 's/^.define OMNIKV_VERSION_$(1)[^0-9]*\([0-9]*\)$$/\1/p' lib/include/omnikv/version.h)
+major := $(call version,MAJOR)
+full_version := $(major).$(call version,MINOR).$(call version,PATCH)
+
+a := $(B)/lib/libomnikv.a
+so := $(B)/lib/libomnikv.so.$(major)
+ta := $(T)/lib/libomnikv$(if $(is_plain),-test).a
+tool_a := $(T)/lib/libtools.a
+harness_a := $(T)/lib/libharness.a
+bins := $(addprefix $(B)/bin/,$(tool_names))
+tests := $(patsubst tests/%.c,$(B)/tests/%,$(test_src))
+fuzzers := $(patsubst tests/%.c,$(B)/tests/%,$(fuzz_src))
+
+# ---- targets ---------------------------------------------------------------------------------
+.PHONY: all tests fuzzers check install clean help print-%
+all: $(a) $(bins)
+ifneq ($(is_plain),)
+all: $(so) $(B)/lib/libomnikv.so $(B)/lib/pkgconfig/omnikv.pc
+endif
+tests: all $(tests) $(fuzzers)
+fuzzers: $(fuzzers)
+
+check:
+	./tests/all --only unit
+
+help:
+	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
+
+# What the runner asks for: make -s print-tests
+print-tests:
+	@printf '%s\n' $(tests)
+print-fuzzers:
+	@printf '%s\n' $(fuzzers)
+
+clean:
+	rm -rf build
+
+# ---- rules -----------------------------------------------------------------------------------
+# Objects are made anew when the flags change.
+flags_text := $(CC) $(cppflags) $(cflags) $(ldflags)
+$(shell mkdir -p $(B); printf '%s\n' '$(flags_text)' | cmp -s - $(B)/.flags || printf '%s\n' '$(flags_text)' > $(B)/.flags)
+
+define compile
+$(call say,CC,$@)
+@mkdir -p $(@D)
+$(Q)$(CC) $(cppflags) $(cflags) $(1) -MMD -MP -c -o $@ $<
+endef
+
+$(B)/obj/%.o: %.c $(B)/.flags
+	$(call compile,$(if $(is_plain),,-DOKV_FAILPOINTS))
+ifneq ($(is_plain),)
+$(T)/obj/%.o: %.c $(B)/.flags
+	$(call compile,-DOKV_FAILPOINTS)
+endif
+
+define archive
+$(call say,AR,$@)
+@mkdir -p $(@D); rm -f $@
+$(Q)ar rcs $@ $^
+endef
+
+$(a): $(call obj,$(lib_src))
+	$(archive)
+ifneq ($(is_plain),)
+$(ta): $(call tobj,$(lib_src))
+	$(archive)
+endif
+$(tool_a): $(call tobj,$(toollib_src))
+	$(archive)
+$(harness_a): $(call tobj,$(harness_src))
+	$(archive)
+
+# The build stops where the version, the export map and the list of changes disagree.
+$(so): $(call obj,$(lib_src)) lib/omnikv.map lib/include/omnikv/version.h Documentation/changes.rst
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	@grep -q '^OMNIKV_$(major)\.$(call version,MINOR) ' lib/omnikv.map || \
+		{ echo "lib/omnikv.map has no node for version $(full_version) of version.h" >&2; exit 1; }
+	@grep -m1 -E '^[0-9]+\.[0-9]+\.[0-9]+' Documentation/changes.rst | grep -q '^$(full_version)\b' || \
+		{ echo "Documentation/changes.rst does not begin with version $(full_version) of version.h" >&2; exit 1; }
+	$(Q)$(CC) -shared -Wl,-soname,libomnikv.so.$(major) -Wl,--version-script=lib/omnikv.map -Wl,-z,defs \
+		$(ldflags) -o $@ $(filter %.o,$^) $(libs)
+$(B)/lib/libomnikv.so: $(so)
+	@ln -sf $(<F) $@
+
+define link
+$(call say,LD,$@)
+@mkdir -p $(@D)
+$(Q)$(CC) $(ldflags) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(1)
+endef
+
+define tool_rule
+$(B)/bin/$(notdir $(1)): $(call obj,$(wildcard $(1)/*.c)) $(a)
+	$$(call link,$$(libs))
+endef
+$(foreach d,$(tool_dirs),$(eval $(call tool_rule,$(d))))
+
+$(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta)
+	$(call link,$(test_libs) $(libs))
+
+# A fuzz target is run by libFuzzer, or replays files given as arguments.
+ifeq ($(SAN),fuzzer)
+$(B)/tests/fuzz/%: $(T)/obj/tests/fuzz/%.o $(tool_a) $(ta)
+	$(call link,-fsanitize=fuzzer $(libs))
+else
+$(B)/tests/fuzz/%: $(T)/obj/tests/fuzz/%.o $(T)/obj/tests/harness/fuzz_replay.o $(tool_a) $(ta)
+	$(call link,$(libs))
+endif
+
+# ---- install ---------------------------------------------------------------------------------
+prefix ?= /usr/local
+exec_prefix ?= $(prefix)
+bindir ?= $(exec_prefix)/bin
+libdir ?= $(exec_prefix)/lib
+includedir ?= $(prefix)/include
+D := $(DESTDIR)
+
+define pc_text
+prefix=$(prefix)
+libdir=$(libdir)
+includedir=$(includedir)
+
+Name: omnikv
+Description: DRAM-centric KV-cache memory for LLM inference
+Version: $(full_version)
+Libs: -L$${libdir} -lomnikv
+Libs.private: $(libs) -pthread
+Cflags: -I$${includedir}
+endef
+export pc_text
+
+.PHONY: FORCE
+FORCE:
+$(B)/lib/pkgconfig/omnikv.pc: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' "$$pc_text" | cmp -s - $@ || printf '%s\n' "$$pc_text" > $@
+
+install: all
+	install -d $(D)$(bindir) $(D)$(libdir)/pkgconfig $(D)$(includedir)/omnikv $(D)$(includedir)/linux
+	$(if $(bins),install -m 755 $(bins) $(D)$(bindir))
+	install -m 644 $(a) $(D)$(libdir)/libomnikv.a
+	install -m 755 $(so) $(D)$(libdir)/libomnikv.so.$(full_version)
+	ln -sf libomnikv.so.$(full_version) $(D)$(libdir)/libomnikv.so.$(major)
+	ln -sf libomnikv.so.$(major) $(D)$(libdir)/libomnikv.so
+	install -m 644 $(B)/lib/pkgconfig/omnikv.pc $(D)$(libdir)/pkgconfig/omnikv.pc
+	install -m 644 $(wildcard lib/include/omnikv/*.h) $(D)$(includedir)/omnikv
+	install -m 644 $(wildcard uapi/linux/*.h) $(D)$(includedir)/linux
+
+# ---- dependencies ----------------------------------------------------------------------------
+-include $(shell find $(B)/obj $(T)/obj -name '*.d' 2>/dev/null)
