@@ -239,6 +239,7 @@ install: all
 	ln -sf libomnikv.so.$(full_version) $(D)$(libdir)/libomnikv.so.$(major)
 	ln -sf libomnikv.so.$(major) $(D)$(libdir)/libomnikv.so
 	install -m 644 $(B)/lib/pkgconfig/omnikv.pc $(D)$(libdir)/pkgconfig/omnikv.pc
+	install -m 644 $(wildcard lib/include/*.h) $(D)$(includedir)
 	install -m 644 $(wildcard lib/include/omnikv/*.h) $(D)$(includedir)/omnikv
 	install -m 644 $(wildcard uapi/linux/*.h) $(D)$(includedir)/linux
 

@@ -221,9 +221,4 @@ int okv_failpoint_hit(const char *name)
 	return point.error;
 }
 
-#else
-
-/* An empty translation unit is not C. */
-typedef int okv_failpoint_unused;
-
 #endif /* OKV_FAILPOINTS */

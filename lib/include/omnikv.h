@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* All of libomnikv. */
+/*
+ * All of libomnikv in one include.
+ *
+ * Holds nothing itself; a program that needs one part may include that header alone.
+ */
 #ifndef OMNIKV_H
 #define OMNIKV_H
 
