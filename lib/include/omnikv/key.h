@@ -30,9 +30,18 @@ struct omnikv_key {
 	uint32_t	len;
 };
 
-/** -EINVAL for length 0, a length over the maximum, NULL. */
+/** Make a key of @len bytes; -EINVAL for length 0, a length over the maximum, NULL. */
 OMNIKV_API int omnikv_key_init(struct omnikv_key *key, const void *bytes, size_t len);
-/** Key of the first @nr_tokens tokens after @parent (NULL: the start), from the engine's key of that tail. */
+/**
+ * omnikv_key_partial() - key of a partial tail that is bound to its length
+ * @key:       the engine's key of the tail (or of the block that the tail will become part of)
+ * @nr_tokens: tokens in the tail, 1 or more
+ * @partial:   result, 32 bytes; may be @key
+ *
+ * SHA-256 over key and length: tails of different length never share a key, and none equals @key.
+ *
+ * Return: 0, -EINVAL (no key, or @nr_tokens 0) or -ENOMEM.
+ */
 OMNIKV_API int omnikv_key_partial(const struct omnikv_key *key, uint32_t nr_tokens, struct omnikv_key *partial);
 
 /**
@@ -48,7 +57,7 @@ struct omnikv_namespace {
 	const char			*adapter;	/* LoRA */
 	const struct omnikv_layout	*layout;	/* its identity enters, dtypes included */
 	uint32_t			block_tokens;
-	uint32_t			hash_algorithm;	/* enum omnikv_hash_algorithm */
+	uint32_t			hash_algorithm;	/* enum omnikv_hash_algorithm, how keys were made */
 	const void			*salt;
 	size_t				salt_len;
 	uint64_t			epoch;		/* raised when weights change under the same name */
@@ -60,7 +69,16 @@ enum omnikv_hash_algorithm {
 	OMNIKV_HASH_SGLANG_SHA256,
 };
 
-/** SHA-256 of the length-prefixed fields. */
+/** Name of a hash algorithm, as in "sha256_cbor"; "?" for a value that there is not. */
+OMNIKV_API const char *omnikv_hash_algorithm_name(enum omnikv_hash_algorithm algorithm);
+
+/**
+ * SHA-256 of the length-prefixed fields. The same in every process and on every machine.
+ *
+ * Return: 0, -EINVAL (@ns NULL or shorter than the first release's, layout that does not pass
+ * omnikv_layout_check(), unknown hash algorithm, salt_len without salt), -E2BIG (longer than known
+ * with a tail that is not zero) or -ENOMEM.
+ */
 OMNIKV_API int omnikv_namespace_identity(const struct omnikv_namespace *ns, uint8_t identity[32]);
 
 /**
@@ -73,7 +91,7 @@ OMNIKV_API int omnikv_namespace_identity(const struct omnikv_namespace *ns, uint
  * h0 = SHA-256(CBOR(seed)), h_i = SHA-256(CBOR([h_(i-1), [tokens], extra or null])), canonical CBOR
  * (vllm/v1/core/kv_cache_utils.py, vllm/utils/hashing.py).
  *
- * Return: the number of keys, or -EINVAL.
+ * Return: the number of keys, -EINVAL (NULL where something is needed, or @block_tokens 0) or -ENOMEM.
  */
 OMNIKV_API int64_t omnikv_chain_vllm(const char *seed, const uint32_t *tokens, size_t nr_tokens,
 				     uint32_t block_tokens, const char *const *extra_keys, size_t nr_extra,
@@ -82,6 +100,8 @@ OMNIKV_API int64_t omnikv_chain_vllm(const char *seed, const uint32_t *tokens, s
  * omnikv_chain_sglang() - block keys as SGLang's get_hash_str computes them
  *
  * h_i = SHA-256(h_(i-1) or nothing, then each token as 32-bit little endian).
+ *
+ * Return: as omnikv_chain_vllm().
  */
 OMNIKV_API int64_t omnikv_chain_sglang(const uint32_t *tokens, size_t nr_tokens, uint32_t block_tokens,
 				       struct omnikv_key *keys);
