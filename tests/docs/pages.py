@@ -56,6 +56,15 @@ def check_paths():
                 yield f"{name}: names {text}, which is not there"
 
 
+def check_headers():
+    """Pages that the headers refer to are there."""
+    for path in glob.glob(f"{TOP}/lib/include/**/*.h", recursive=True) + glob.glob(f"{TOP}/uapi/linux/*.h"):
+        name = os.path.relpath(path, TOP)
+        for page in re.findall(r"Documentation/[A-Za-z0-9_/-]+\.(?:md|rst)", read(name)):
+            if not os.path.exists(os.path.join(TOP, page)):
+                yield f"{name}: refers to {page}, which is not there"
+
+
 def check_commands():
     """Commands of omnikv that the pages show have a --help."""
     program = os.path.join(os.environ.get("OMNIKV_BUILD", f"{TOP}/build"), "bin", "omnikv")
@@ -72,7 +81,8 @@ def check_commands():
 def main():
     failed = False
     rules = [("links lead somewhere", check_links), ("every page is reachable", check_reachable),
-             ("files that are named exist", check_paths), ("commands that are shown have help", check_commands)]
+             ("files that are named exist", check_paths),
+             ("headers refer to pages that are there", check_headers), ("commands that are shown have help", check_commands)]
     for number, (title, rule) in enumerate(rules, 1):
         if rule is check_commands and not os.path.isdir(f"{TOP}/tools/omnikv"):
             print(f"ok {number} - {title} # SKIP the omnikv command is not in this tree")
