@@ -213,8 +213,8 @@ void okv_field_set(void *base, const struct okv_field *field, double value)
 {
 	char *at = (char *)base + field->off;
 	double real = value + 0.0;	/* -0 becomes 0 */
-	uint32_t word = (uint32_t)value;
 	bool is_set = value != 0;
+	uint32_t word;
 
 	switch (field->type) {
 	case OKV_FIELD_F64:
@@ -224,6 +224,7 @@ void okv_field_set(void *base, const struct okv_field *field, double value)
 		memcpy(at, &is_set, sizeof(is_set));
 		break;
 	default:
+		word = (uint32_t)value;
 		memcpy(at, &word, sizeof(word));
 	}
 }

@@ -36,6 +36,7 @@ static void quote(const char *text, size_t len, char *out, size_t bytes)
 static void describe(const json_t *value, char *text, size_t bytes)
 {
 	char quoted[QUOTE_BYTES];
+	size_t n;
 
 	switch (json_typeof(value)) {
 	case JSON_OBJECT:
@@ -52,7 +53,8 @@ static void describe(const json_t *value, char *text, size_t bytes)
 		snprintf(text, bytes, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
 		break;
 	case JSON_REAL:
-		snprintf(text, bytes, "%.15g", json_real_value(value));
+		n = json_dumpb(value, text, bytes - 1, JSON_ENCODE_ANY);	/* 4.0, not 4 */
+		text[n < bytes ? n : bytes - 1] = '\0';
 		break;
 	case JSON_TRUE:
 		snprintf(text, bytes, "true");
@@ -254,9 +256,15 @@ static int read_fields(void *base, const struct okv_field_table *table, const ch
 		}
 		return ret;
 	}
-	for (uint32_t i = 0; i < table->nr_fields; i++)
-		if (table->fields[i].is_required && !json_object_get(object, table->fields[i].name))
-			return okv_layout_fail(err, "%s%s%s: missing", path, dot, table->fields[i].name);
+	for (uint32_t i = 0; i < table->nr_fields; i++) {
+		const struct okv_field *field = &table->fields[i];
+		char allowed[128];
+
+		if (!field->is_required || json_object_get(object, field->name))
+			continue;
+		okv_field_allowed(field, allowed, sizeof(allowed));
+		return okv_layout_fail(err, "%s%s%s: missing; allowed: %s", path, dot, field->name, allowed);
+	}
 	return 0;
 }
 
@@ -404,7 +412,7 @@ static int read_layout(struct omnikv_layout *layout, json_t *root, struct omnikv
 	if (ret)
 		return ret;
 	if (!name)
-		return okv_layout_fail(err, "name: missing");
+		return okv_layout_fail(err, "name: missing; allowed: a text of 1 to 63 characters");
 	if (!json_is_string(name) || json_string_length(name) >= sizeof(layout->name))
 		return fail_value(err, "", "name", name, "a text of 1 to 63 characters");
 	strcpy(layout->name, json_string_value(name));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A layout written as JSON is read back the same, and a short hand-written one gets the defaults of its kinds.
+ * A layout written as JSON is read back the same, field by field, whatever the locale; a short
+ * hand-written one gets the defaults of its kinds.
  */
 #include <errno.h>
 #include <locale.h>
