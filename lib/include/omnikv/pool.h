@@ -36,7 +36,9 @@ enum omnikv_page_kind {
 #define OMNIKV_POOL_F_OPEN_ONLY		(1u << 1)
 /** Leave pages untouched at open; they are populated by their first use. */
 #define OMNIKV_POOL_F_NO_POPULATE	(1u << 2)
-#define OMNIKV_POOL_F_ALL		0x7u
+/** Take no pages from the host's huge-page pool: windows on those can only bind whole 2-MiB pages. */
+#define OMNIKV_POOL_F_NO_HUGETLB	(1u << 3)
+#define OMNIKV_POOL_F_ALL		0xfu
 
 /** Called from the opening thread while a pool is populated. @done and @total in bytes. */
 typedef void (*omnikv_progress_fn)(void *opaque, uint64_t done_bytes, uint64_t total_bytes);
@@ -99,8 +101,8 @@ OMNIKV_API void omnikv_pool_close(struct omnikv_pool *pool);
 /**
  * struct omnikv_pool_info - exact accounting, all in bytes
  *
- * usable = total by state summed = nr_granules x granule_bytes;
- * asked <= usable + slack, mapped = usable + overhead.
+ * usable = sum of state_bytes = nr_granules x granule_bytes;
+ * asked - usable = asked % granule_bytes; all that the pool maps = usable + overhead.
  */
 struct omnikv_pool_info {
 	size_t		size;
@@ -109,7 +111,7 @@ struct omnikv_pool_info {
 	uint64_t	overhead_bytes;		/* headers, extent table, rounding to whole pages */
 	uint64_t	free_bytes;		/* of usable: FREE */
 	uint64_t	state_bytes[OMNIKV_EXTENT_NR_STATES];
-	uint64_t	nr_extents[OMNIKV_EXTENT_NR_STATES];	/* [FREE] counts free runs */
+	uint64_t	nr_extents[OMNIKV_EXTENT_NR_STATES];	/* [OMNIKV_EXTENT_FREE]: free runs */
 	uint64_t	largest_free_bytes;
 	uint64_t	nr_granules;
 	uint32_t	granule_bytes;
@@ -118,6 +120,8 @@ struct omnikv_pool_info {
 	uint32_t	nr_nodes;
 	uint64_t	node_bytes[OMNIKV_NODES_MAX];	/* resident bytes on each NUMA node */
 	uint8_t		instance[16];		/* random at creation, kept for the pool's life */
+	uint64_t	nr_placed;		/* extents ever allocated */
+	uint64_t	nr_runs_begun;		/* those not right behind the one before: mean run = placed / begun */
 };
 
 OMNIKV_API int omnikv_pool_info(struct omnikv_pool *pool, struct omnikv_pool_info *info);

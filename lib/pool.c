@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The public pool, client and extent calls: what can be checked without state is checked here,
+ * the rest is the provider's (provider.h). Any thread.
+ */
+#include "provider.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "error.h"
+#include "option.h"
+
+static int spec_embedded(const char *text, const char *size, struct okv_pool_spec *spec,
+			 struct omnikv_error *err)
+{
+	const char *colon = strchr(size, ':');
+	size_t len = colon ? (size_t)(colon - size) : strlen(size);
+	char copy[64];
+	int ret;
+
+	if (len >= sizeof(copy))
+		return okv_error_set(err, -EINVAL, "pool \"%.64s\": the size is too long", text);
+	memcpy(copy, size, len);
+	copy[len] = '\0';
+	ret = omnikv_size_parse(copy, &spec->bytes, err);
+	if (ret)
+		return ret;
+	if (colon && !colon[1])
+		return okv_error_set(err, -EINVAL, "pool \"%.64s\": no file after the last colon", text);
+	spec->kind = OKV_PROVIDER_EMBEDDED;
+	spec->name = colon ? colon + 1 : NULL;
+	return 0;
+}
+
+static int spec_kmod(const char *text, const char *name, struct okv_pool_spec *spec,
+		     struct omnikv_error *err)
+{
+	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+	size_t len = strlen(name);
+
+	if (!len || len > 32 || strspn(name, allowed) != len)
+		return okv_error_set(err, -EINVAL,
+				     "pool \"%.64s\": a name is 1 to 32 of the characters A-Z a-z 0-9 . _ -", text);
+	spec->kind = OKV_PROVIDER_KMOD;
+	spec->bytes = 0;
+	spec->name = name;
+	return 0;
+}
+
+int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omnikv_error *err)
+{
+	struct okv_pool_spec parsed = { 0 };
+	int ret;
+
+	if (!text)
+		return okv_error_set(err, -EINVAL, "pool: NULL");
+	if (!strncmp(text, "kmod:", 5))
+		ret = spec_kmod(text, text + 5, &parsed, err);
+	else if (!strncmp(text, "embedded:", 9))
+		ret = spec_embedded(text, text + 9, &parsed, err);
+	else if (strchr(text, ':'))
+		ret = okv_error_set(err, -EINVAL,
+				    "pool \"%.64s\": write SIZE, embedded:SIZE, embedded:SIZE:FILE or kmod:NAME", text);
+	else
+		ret = spec_embedded(text, text, &parsed, err);
+	if (!ret)
+		*spec = parsed;
+	return ret;
+}
+
+int omnikv_pool_open(const char *spec_text, const struct omnikv_pool_config *config,
+		     struct omnikv_pool **pool, struct omnikv_error *err)
+{
+	struct omnikv_pool_config full;
+	struct okv_pool_spec spec;
+	int ret;
+
+	if (err)
+		err->text[0] = '\0';
+	if (!pool)
+		return okv_error_set(err, -EINVAL, "pool: no place for the result");
+	ret = okv_option_copy(&full, sizeof(full), config);
+	if (ret)
+		return okv_error_set(err, ret, "pool: struct omnikv_pool_config is of another size");
+	if (full.flags & ~OMNIKV_POOL_F_ALL)
+		return okv_error_set(err, -EINVAL, "pool: unknown flag in 0x%x", full.flags);
+	if (full.reserved)
+		return okv_error_set(err, -EINVAL, "pool: reserved word is not zero");
+	if (full.granule_bytes % 4096)
+		return okv_error_set(err, -EINVAL, "pool: granule of %u bytes; it must be a multiple of 4096",
+				     full.granule_bytes);
+	ret = okv_pool_spec_parse(spec_text, &spec, err);
+	if (ret)
+		return ret;
+
+	if (spec.kind == OKV_PROVIDER_KMOD)
+		return okv_error_set(err, -EOPNOTSUPP,
+				     "pool \"%.64s\": this build has no provider for the kernel module; use embedded:SIZE",
+				     spec_text);
+	return okv_provider_embedded.open(&spec, &full, pool, err);
+}
+
+void omnikv_pool_close(struct omnikv_pool *pool)
+{
+	if (pool)
+		pool->provider->close(pool);
+}
+
+int omnikv_pool_info(struct omnikv_pool *pool, struct omnikv_pool_info *info)
+{
+	struct omnikv_pool_info full = { .size = sizeof(full) };
+	int ret;
+
+	if (!pool || !info)
+		return -EINVAL;
+	ret = okv_option_check(info, sizeof(full));
+	if (ret)
+		return ret;
+	ret = pool->provider->info(pool, &full);
+	if (ret)
+		return ret;
+	okv_option_return(info, &full, sizeof(full));
+	return 0;
+}
+
+void *omnikv_pool_base(const struct omnikv_pool *pool)
+{
+	return pool->base;
+}
+
+uint32_t omnikv_pool_granule_bytes(const struct omnikv_pool *pool)
+{
+	return pool->granule_bytes;
+}
+
+void *omnikv_pool_addr(const struct omnikv_pool *pool, const struct omnikv_extent *ext)
+{
+	return pool->base + ext->granule * pool->granule_bytes;
+}
+
+int omnikv_client_open(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client)
+{
+	if (!pool || !client || (flags & ~OMNIKV_CLIENT_F_ALL))
+		return -EINVAL;
+	return pool->provider->client_open(pool, flags, client);
+}
+
+void omnikv_client_close(struct omnikv_client *client)
+{
+	if (client)
+		client->pool->provider->client_close(client);
+}
+
+struct omnikv_pool *omnikv_client_pool(const struct omnikv_client *client)
+{
+	return client->pool;
+}
+
+int omnikv_extent_alloc(struct omnikv_client *client, uint32_t nr_granules, uint32_t count,
+			const struct omnikv_extent *after, uint32_t flags, struct omnikv_extent *out)
+{
+	if (!client || !out || !nr_granules || !count || (flags & ~OMNIKV_ALLOC_F_ALL))
+		return -EINVAL;
+	return client->pool->provider->alloc(client, nr_granules, count, after, flags, out);
+}
+
+/* An empty list is nothing to do; a list that is not there is a mistake. */
+static int check_list(const struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count)
+{
+	return !client || (count && !exts) ? -EINVAL : 0;
+}
+
+#define LIST_CALL(verb)									\
+int omnikv_extent_##verb(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count) \
+{											\
+	int ret = check_list(client, exts, count);					\
+											\
+	if (ret || !count)								\
+		return ret;								\
+	return client->pool->provider->verb(client, exts, count);			\
+}
+
+LIST_CALL(seal)
+LIST_CALL(free)
+LIST_CALL(lease)
+LIST_CALL(release)
+LIST_CALL(io_get)
+
+void omnikv_extent_io_put(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count)
+{
+	if (!check_list(client, exts, count) && count)
+		client->pool->provider->io_put(client, exts, count);
+}
+
+int omnikv_extent_query(struct omnikv_client *client, const struct omnikv_extent *ext,
+			struct omnikv_extent_info *info)
+{
+	struct omnikv_extent_info full = { .size = sizeof(full) };
+	int ret;
+
+	if (!client || !ext || !info)
+		return -EINVAL;
+	ret = okv_option_check(info, sizeof(full));
+	if (ret)
+		return ret;
+	ret = client->pool->provider->query(client, ext, &full);
+	if (ret)
+		return ret;
+	okv_option_return(info, &full, sizeof(full));
+	return 0;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How a pool lies in its file: one page of header, one record a granule, the data.
+ *
+ * Pure: arithmetic and checks; reading, locking and mapping are provider_memfd.c's. Anonymous
+ * pools have the same shape. Everything is in the byte order of the host, which the magic tells.
+ *
+ *	0                4096                       data_off          data_off + data_bytes
+ *	| header, zeros  | records [nr_granules]    | granules         |
+ */
+#ifndef OKV_POOL_FILE_H
+#define OKV_POOL_FILE_H
+
+#include <omnikv/types.h>
+
+#define OKV_POOL_MAGIC		0x31564b494e4d4f00ull
+#define OKV_POOL_VERSION	1u
+#define OKV_POOL_HEADER_BYTES	4096u
+#define OKV_POOL_GRANULES_MAX	0xfffffff0ull
+
+/**
+ * struct okv_pool_header - first bytes of the file
+ * @magic:       OKV_POOL_MAGIC
+ * @crc:         CRC32C of all before it
+ * @holder_pid:  process that has it open, or had it last
+ * @is_ready:    0 until the pool is made whole: a file that was left before that is made anew
+ * @is_clean:    1 when closed in order, with everything written back
+ * @boot_id:     of the host when it was opened last: memory that was not written back and another
+ *               boot mean that nothing in the file can be trusted
+ */
+struct okv_pool_header {
+	uint64_t	magic;
+	uint32_t	version;
+	uint32_t	granule_bytes;
+	uint64_t	nr_granules;
+	uint64_t	asked_bytes;
+	uint64_t	data_off;
+	uint64_t	data_bytes;
+	uint8_t		instance[16];
+	uint32_t	rec_bytes;
+	uint32_t	crc;
+	/* Fixed no longer. */
+	uint32_t	holder_pid;
+	uint32_t	is_ready;
+	uint32_t	is_clean;
+	uint32_t	reserved;
+	char		boot_id[40];
+};
+
+/**
+ * okv_pool_header_make() - the shape of a pool of @asked_bytes
+ *
+ * Whole granules only; records and data each fill whole 2-MiB units, so that both can be huge pages.
+ *
+ * Return: 0, or -EINVAL (less than one granule, or too many; @err has both numbers).
+ */
+int okv_pool_header_make(uint64_t asked_bytes, uint32_t granule_bytes, struct okv_pool_header *header,
+			 struct omnikv_error *err);
+/** Set @crc once every field before it is final. */
+void okv_pool_header_seal(struct okv_pool_header *header);
+/**
+ * okv_pool_header_check() - is this the header of a pool that this library can open?
+ * @buf:        the first @len bytes of the file
+ * @file_bytes: the file's length
+ * @header:     the header, on success
+ *
+ * Return: 0, or -EBADMSG with the field in @err.
+ */
+int okv_pool_header_check(const void *buf, size_t len, uint64_t file_bytes, struct okv_pool_header *header,
+			  struct omnikv_error *err);
+
+#endif /* OKV_POOL_FILE_H */

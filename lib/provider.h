@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What stands between the public pool, client and window calls and who provides the memory.
+ *
+ * pool.c and window.c check arguments that need no state (NULL, unknown flags, counts,
+ * alignment, option structs) and call the provider; a provider relies on that. Each
+ * provider embeds the structs below as the first member of its own. Calls come from any
+ * thread; a provider has its own locks.
+ */
+#ifndef OKV_PROVIDER_H
+#define OKV_PROVIDER_H
+
+#include <omnikv/pool.h>
+#include <omnikv/window.h>
+
+enum okv_provider_kind {
+	OKV_PROVIDER_EMBEDDED,
+	OKV_PROVIDER_KMOD,
+};
+
+/**
+ * struct okv_pool_spec - a pool as users type it, parsed
+ * @bytes: embedded: its size
+ * @name:  embedded: the file's path, or NULL for an anonymous pool; kmod: the pool's name.
+ *         Points into the text that was parsed.
+ */
+struct okv_pool_spec {
+	enum okv_provider_kind	kind;
+	uint64_t		bytes;
+	const char		*name;
+};
+
+/** "SIZE", "embedded:SIZE", "embedded:SIZE:FILE", "kmod:NAME". -EINVAL with the reason in @err. */
+int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omnikv_error *err);
+
+struct okv_provider;
+
+struct omnikv_pool {
+	const struct okv_provider	*provider;
+	unsigned char			*base;
+	uint32_t			granule_bytes;
+};
+
+struct omnikv_client {
+	struct omnikv_pool		*pool;
+};
+
+struct omnikv_window {
+	struct omnikv_client		*client;
+	unsigned char			*base;
+	uint64_t			bytes;
+	uint32_t			flags;
+};
+
+/**
+ * struct okv_provider - one way to provide pools
+ *
+ * Each member is the public call of the same name, with its contract. @open gets a complete
+ * config (never NULL), @info and @query a cleared struct with its size set, the lists a count
+ * of at least 1, @bind's @nr_bound is never NULL. @client_close also destroys the windows
+ * that the client still has.
+ */
+struct okv_provider {
+	const char *name;
+	int (*open)(const struct okv_pool_spec *spec, const struct omnikv_pool_config *config,
+		    struct omnikv_pool **pool, struct omnikv_error *err);
+	void (*close)(struct omnikv_pool *pool);
+	int (*info)(struct omnikv_pool *pool, struct omnikv_pool_info *info);
+
+	int (*client_open)(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client);
+	void (*client_close)(struct omnikv_client *client);
+
+	int (*alloc)(struct omnikv_client *client, uint32_t nr_granules, uint32_t count,
+		     const struct omnikv_extent *after, uint32_t flags, struct omnikv_extent *out);
+	int (*seal)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
+	int (*free)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
+	int (*lease)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
+	int (*release)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
+	int (*io_get)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
+	void (*io_put)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
+	int (*query)(struct omnikv_client *client, const struct omnikv_extent *ext,
+		     struct omnikv_extent_info *info);
+
+	int (*window_create)(struct omnikv_client *client, uint64_t bytes, uint32_t flags,
+			     struct omnikv_window **window);
+	void (*window_destroy)(struct omnikv_window *window);
+	int (*window_bind)(struct omnikv_window *window, const struct omnikv_bind *binds, uint32_t count,
+			   uint32_t *nr_bound);
+	int (*window_unbind)(struct omnikv_window *window, uint64_t off, uint64_t bytes);
+};
+
+extern const struct okv_provider okv_provider_embedded;
+
+#endif /* OKV_PROVIDER_H */
