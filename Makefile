@@ -196,10 +196,10 @@ $(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta)
 
 # A fuzz target is run by libFuzzer, or replays files given as arguments.
 ifeq ($(SAN),fuzzer)
-$(B)/tests/fuzz/%: $(T)/obj/tests/fuzz/%.o $(tool_a) $(ta)
+$(B)/tests/fuzz/%: $(T)/obj/tests/fuzz/%.o $(harness_a) $(tool_a) $(ta)
 	$(call link,-fsanitize=fuzzer $(libs))
 else
-$(B)/tests/fuzz/%: $(T)/obj/tests/fuzz/%.o $(T)/obj/tests/harness/fuzz_replay.o $(tool_a) $(ta)
+$(B)/tests/fuzz/%: $(T)/obj/tests/fuzz/%.o $(T)/obj/tests/harness/fuzz_replay.o $(harness_a) $(tool_a) $(ta)
 	$(call link,$(libs))
 endif
 

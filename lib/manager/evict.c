@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Leaf-first LRU on intrusive lists; evict.h says why recording the deepest block is enough.
+ *
+ * The listed nodes are sorted by tick. Whatever is put in by a touch goes to the tail; an
+ * ancestor goes to its victim's place, which is right unless it was itself recorded later,
+ * and a node coming back from the parked list belongs near the head. The last two walk
+ * forward from there, past nodes that are themselves just back or about to leave.
+ */
+#include "manager/evict.h"
+
+#include <assert.h>
+#include <errno.h>
+
+static void list_init(struct okv_evict_list *list)
+{
+	list->head = OKV_EVICT_NONE;
+	list->tail = OKV_EVICT_NONE;
+	list->nr_nodes = 0;
+}
+
+/* Insert before @next, or at the tail when it is OKV_EVICT_NONE. */
+static void list_insert(struct okv_evict *ev, struct okv_evict_list *list, uint32_t id, uint32_t next)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+	uint32_t prev = next == OKV_EVICT_NONE ? list->tail : okv_evict_node(ev, next)->prev;
+
+	node->prev = prev;
+	node->next = next;
+	if (prev == OKV_EVICT_NONE)
+		list->head = id;
+	else
+		okv_evict_node(ev, prev)->next = id;
+	if (next == OKV_EVICT_NONE)
+		list->tail = id;
+	else
+		okv_evict_node(ev, next)->prev = id;
+	list->nr_nodes++;
+}
+
+static void list_unlink(struct okv_evict *ev, struct okv_evict_list *list, uint32_t id)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	if (node->prev == OKV_EVICT_NONE)
+		list->head = node->next;
+	else
+		okv_evict_node(ev, node->prev)->next = node->next;
+	if (node->next == OKV_EVICT_NONE)
+		list->tail = node->prev;
+	else
+		okv_evict_node(ev, node->next)->prev = node->prev;
+	list->nr_nodes--;
+}
+
+static void take_off(struct okv_evict *ev, uint32_t id)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	if (node->state == OKV_EVICT_LISTED)
+		list_unlink(ev, &ev->listed, id);
+	else if (node->state == OKV_EVICT_PARKED)
+		list_unlink(ev, &ev->parked, id);
+	node->state = OKV_EVICT_OFF;
+}
+
+/* List an OFF node by its tick, looking forward from @from. */
+static void list_sorted(struct okv_evict *ev, uint32_t id, uint32_t from)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	while (from != OKV_EVICT_NONE && okv_evict_node(ev, from)->tick < node->tick)
+		from = okv_evict_node(ev, from)->next;
+	list_insert(ev, &ev->listed, id, from);
+	node->state = OKV_EVICT_LISTED;
+}
+
+void okv_evict_init(struct okv_evict *ev, uint32_t stride)
+{
+	ev->chunks = NULL;
+	ev->stride = stride;
+	list_init(&ev->listed);
+	list_init(&ev->parked);
+	ev->tick = 0;
+}
+
+void okv_evict_node_init(struct okv_evict *ev, uint32_t id)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	node->tick = 0;
+	node->state = OKV_EVICT_OFF;
+	node->nr_pins = 0;
+	node->prev = OKV_EVICT_NONE;
+	node->next = OKV_EVICT_NONE;
+}
+
+void okv_evict_touch(struct okv_evict *ev, uint32_t id, uint32_t parent)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	if (parent != OKV_EVICT_NONE && okv_evict_node(ev, parent)->state == OKV_EVICT_LISTED)
+		take_off(ev, parent);
+	take_off(ev, id);
+	node->tick = ++ev->tick;
+	list_insert(ev, &ev->listed, id, OKV_EVICT_NONE);
+	node->state = OKV_EVICT_LISTED;
+}
+
+void okv_evict_inherit(struct okv_evict *ev, uint32_t id, uint64_t tick)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+	uint32_t next = node->next;
+
+	if (node->tick >= tick)
+		return;
+	node->tick = tick;
+	if (node->state == OKV_EVICT_LISTED) {
+		take_off(ev, id);
+		list_sorted(ev, id, next);
+	}
+}
+
+void okv_evict_demote(struct okv_evict *ev, uint32_t id, bool is_leaf)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	take_off(ev, id);
+	node->tick = 0;
+	if (is_leaf)
+		list_sorted(ev, id, ev->listed.head);
+}
+
+void okv_evict_del(struct okv_evict *ev, uint32_t id, uint32_t parent)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+	struct okv_evict_node *up;
+	uint32_t next = ev->listed.head;
+
+	assert(node->nr_pins == 0);
+	if (node->state == OKV_EVICT_LISTED)
+		next = node->next;
+	take_off(ev, id);
+	if (parent == OKV_EVICT_NONE)
+		return;
+	up = okv_evict_node(ev, parent);
+	if (up->tick < node->tick) {
+		/* Recorded earlier than its descendant; in pinned company it may still be there. */
+		if (up->state == OKV_EVICT_PARKED) {
+			up->tick = node->tick;
+			return;
+		}
+		take_off(ev, parent);
+		up->tick = node->tick;
+	}
+	if (up->state == OKV_EVICT_OFF)
+		list_sorted(ev, parent, next);
+}
+
+void okv_evict_pass_inner(struct okv_evict *ev, uint32_t id)
+{
+	take_off(ev, id);
+}
+
+void okv_evict_pass_pinned(struct okv_evict *ev, uint32_t id)
+{
+	assert(okv_evict_node(ev, id)->nr_pins > 0);
+	take_off(ev, id);
+	list_insert(ev, &ev->parked, id, OKV_EVICT_NONE);
+	okv_evict_node(ev, id)->state = OKV_EVICT_PARKED;
+}
+
+int okv_evict_pin(struct okv_evict *ev, uint32_t id)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	if (node->nr_pins == OKV_EVICT_PINS_MAX)
+		return -EOVERFLOW;
+	node->nr_pins++;
+	return 0;
+}
+
+void okv_evict_unpin(struct okv_evict *ev, uint32_t id)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	assert(node->nr_pins > 0);
+	node->nr_pins--;
+	if (node->nr_pins == 0 && node->state == OKV_EVICT_PARKED) {
+		take_off(ev, id);
+		list_sorted(ev, id, ev->listed.head);
+	}
+}
+
+static int list_check(const struct okv_evict *ev, const struct okv_evict_list *list, enum okv_evict_state state,
+		      const char **reason)
+{
+	uint64_t nr = 0, tick = 0;
+	uint32_t id, prev = OKV_EVICT_NONE;
+
+	for (id = list->head; id != OKV_EVICT_NONE; id = okv_evict_node(ev, id)->next) {
+		const struct okv_evict_node *node = okv_evict_node(ev, id);
+
+		if (nr++ >= list->nr_nodes || node->prev != prev) {
+			*reason = "eviction list is not linked both ways, or longer than it says";
+			return -EUCLEAN;
+		}
+		if (node->state != state) {
+			*reason = "eviction list holds a node of another state";
+			return -EUCLEAN;
+		}
+		if (state == OKV_EVICT_LISTED && node->tick < tick) {
+			*reason = "eviction order: ticks fall";
+			return -EUCLEAN;
+		}
+		if (state == OKV_EVICT_PARKED && node->nr_pins == 0) {
+			*reason = "eviction: a parked node has no pin";
+			return -EUCLEAN;
+		}
+		tick = node->tick;
+		prev = id;
+	}
+	if (nr != list->nr_nodes || list->tail != prev || tick > ev->tick) {
+		*reason = "eviction list is shorter than it says, or of the future";
+		return -EUCLEAN;
+	}
+	return 0;
+}
+
+int okv_evict_check(const struct okv_evict *ev, const char **reason)
+{
+	int ret = list_check(ev, &ev->listed, OKV_EVICT_LISTED, reason);
+
+	return ret ? ret : list_check(ev, &ev->parked, OKV_EVICT_PARKED, reason);
+}

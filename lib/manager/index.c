@@ -1,0 +1,1426 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The prefix index; index.h has the contract and the invariants.
+ *
+ * Three kinds of memory. Entries (64 bytes: key, place in the forest) and their records
+ * (eviction links, then extents) lie in chunks that never move. The table is open addressing
+ * over 64-byte buckets of seven slots (32 bits of hash, entry id), with a count of the entries
+ * that had to go past the bucket, so that removal leaves no tombstones. Growth doubles the table
+ * and carries one old bucket over at each insertion; until that ends lookups ask both.
+ */
+#include "manager/index.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define XXH_INLINE_ALL
+#define XXH_STATIC_LINKING_ONLY
+#include <xxhash.h>
+
+#include "manager/evict.h"
+
+#define CHUNK_SHIFT	OKV_EVICT_CHUNK_SHIFT
+#define CHUNK_ENTRIES	(1u << CHUNK_SHIFT)
+#define CHUNKS_MAX	((UINT32_MAX >> CHUNK_SHIFT) - 1)
+#define SECRET_BYTES	192u
+#define HUGE_BYTES	(2u << 20)
+
+#define BUCKET_SLOTS	7u
+#define BUCKETS_MIN	16u
+#define LOAD_NUM	4u	/* the table grows beyond 4/5 of its slots */
+#define LOAD_DEN	5u
+
+#define PROBES		16u	/* probes that are in flight at once */
+#define JUMPS_MAX	32u	/* steps to an id that is not the neighbour, before keys are looked up instead */
+#define AHEAD		12u	/* entries prefetched ahead of a walk up a path */
+
+#define ENTRY_F_PARTIAL	(1u << 0)
+#define ENTRY_F_DROPPED	(1u << 1)	/* not in the table */
+
+/*
+ * What a lookup reads; one cache line. A free entry has key_len 0 and its successor on the
+ * free list in @parent. A partial tail has no children and no tails, so its links among its
+ * parent's tails take their place.
+ */
+struct entry {
+	uint64_t	key[OMNIKV_KEY_BYTES_MAX / 8];
+	uint32_t	ns;
+	uint32_t	parent;
+	uint32_t	position;
+	uint16_t	nr_tokens;
+	uint8_t		key_len;
+	uint8_t		flags;
+	union {
+		uint32_t	nr_children;
+		uint32_t	tail_prev;
+	};
+	union {
+		uint32_t	tails;
+		uint32_t	tail_next;
+	};
+	uint32_t	tag;
+	uint32_t	heat;
+};
+
+_Static_assert(sizeof(struct entry) == 64, "an entry is one cache line");
+
+/* @run_parent is the entry before the run's first block: a run is found without visiting it. */
+struct group {
+	uint64_t	granule;
+	uint32_t	generation;
+	uint32_t	nr_granules;	/* 0: absent */
+	uint32_t	crc32c;
+	uint32_t	run_parent;
+};
+
+struct record {
+	struct okv_evict_node	node;
+	struct group		groups[];
+};
+
+struct bucket {
+	uint64_t	slots[BUCKET_SLOTS];	/* hash << 32 | entry id + 1; 0 is empty */
+	uint32_t	nr_passed;		/* entries of this or an earlier home that lie further on */
+	uint32_t	reserved;
+};
+
+_Static_assert(sizeof(struct bucket) == 64, "a bucket is one cache line");
+
+struct table {
+	struct bucket	*buckets;	/* NULL: no table */
+	uint32_t	mask;
+	uint32_t	shift;		/* home = hash >> shift */
+	uint64_t	nr_used;
+};
+
+struct okv_index {
+	/* fixed after creation */
+	uint32_t			nr_groups;
+	uint32_t			optional_groups;
+	uint32_t			block_tokens;
+	uint32_t			tag_mask;
+	uint32_t			stride;		/* bytes of a record */
+	uint32_t			nr_hint_chunks;	/* the first chunks are one piece of memory */
+	struct okv_index_allocator	mem;
+
+	struct table			tab;
+	struct table			old;		/* being left */
+	uint32_t			old_next;	/* its buckets below are empty */
+
+	unsigned char			**entries;	/* [nr_dir], the first nr_chunks set */
+	unsigned char			**records;
+	uint32_t			nr_dir;
+	uint32_t			nr_chunks;
+	uint32_t			nr_ids;
+	uint32_t			free_ids;
+
+	uint32_t			*ns_tails;	/* [nr_ns_tails] partial tails at position 0 */
+	uint32_t			nr_ns_tails;
+
+	struct okv_evict		order;
+	uint64_t			nr_entries;
+	uint64_t			nr_dropped;
+	uint64_t			nr_partial;
+	uint64_t			nr_pins;
+	uint64_t			nr_collisions;
+	uint64_t			bytes;
+
+	_Alignas(64) uint8_t		secret[SECRET_BYTES];
+};
+
+/* Memory ------------------------------------------------------------------------------------- */
+
+/* Big pieces are mapped on their own, at a huge-page boundary: zero without being written, and moved by no one. */
+static void *default_alloc(void *opaque, size_t bytes)
+{
+	char *map, *mem;
+	size_t map_bytes, head;
+
+	(void)opaque;
+	if (bytes < HUGE_BYTES)
+		return aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+	bytes = (bytes + HUGE_BYTES - 1) & ~(size_t)(HUGE_BYTES - 1);
+	map_bytes = bytes + HUGE_BYTES;
+	map = mmap(NULL, map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (map == MAP_FAILED)
+		return NULL;
+	mem = (char *)(((uintptr_t)map + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1));
+	head = (size_t)(mem - map);
+	if (head)
+		munmap(map, head);
+	munmap(mem + bytes, map_bytes - bytes - head);
+	madvise(mem, bytes, MADV_HUGEPAGE);
+	return mem;
+}
+
+static void default_free(void *opaque, void *mem, size_t bytes)
+{
+	(void)opaque;
+	if (bytes < HUGE_BYTES)
+		free(mem);
+	else
+		munmap(mem, (bytes + HUGE_BYTES - 1) & ~(size_t)(HUGE_BYTES - 1));
+}
+
+static void *mem_alloc(struct okv_index *ix, size_t bytes)
+{
+	void *mem = ix->mem.alloc(ix->mem.opaque, bytes);
+
+	if (!mem)
+		return NULL;
+	/* Only what the default maps is known to be zero. */
+	if (ix->mem.alloc != default_alloc || bytes < HUGE_BYTES)
+		memset(mem, 0, bytes);
+	ix->bytes += bytes;
+	return mem;
+}
+
+static void mem_free(struct okv_index *ix, void *mem, size_t bytes)
+{
+	if (!mem)
+		return;
+	ix->mem.free(ix->mem.opaque, mem, bytes);
+	ix->bytes -= bytes;
+}
+
+static inline struct entry *entry_of(const struct okv_index *ix, uint32_t id)
+{
+	return (struct entry *)ix->entries[id >> CHUNK_SHIFT] + (id & (CHUNK_ENTRIES - 1));
+}
+
+static inline struct record *record_of(const struct okv_index *ix, uint32_t id)
+{
+	return (struct record *)(ix->records[id >> CHUNK_SHIFT] +
+				 (size_t)(id & (CHUNK_ENTRIES - 1)) * ix->stride);
+}
+
+static bool is_live(const struct okv_index *ix, uint32_t id)
+{
+	return id < ix->nr_ids && entry_of(ix, id)->key_len != 0;
+}
+
+/* Both directories, grown together. */
+static int dir_grow(struct okv_index *ix, uint32_t nr)
+{
+	uint32_t nr_dir = ix->nr_dir ? ix->nr_dir : 16;
+	unsigned char **dir;
+
+	if (nr <= ix->nr_dir)
+		return 0;
+	while (nr_dir < nr)
+		nr_dir *= 2;
+	dir = mem_alloc(ix, 2 * (size_t)nr_dir * sizeof(*dir));
+	if (!dir)
+		return -ENOMEM;
+	if (ix->nr_dir) {
+		memcpy(dir, ix->entries, ix->nr_chunks * sizeof(*dir));
+		memcpy(dir + nr_dir, ix->records, ix->nr_chunks * sizeof(*dir));
+		mem_free(ix, ix->entries, 2 * (size_t)ix->nr_dir * sizeof(*dir));
+	}
+	ix->entries = dir;
+	ix->records = dir + nr_dir;
+	ix->order.chunks = ix->records;
+	ix->nr_dir = nr_dir;
+	return 0;
+}
+
+/* Add @nr chunks that are one piece of memory. */
+static int chunks_add(struct okv_index *ix, uint32_t nr)
+{
+	size_t entry_bytes = (size_t)CHUNK_ENTRIES * sizeof(struct entry);
+	size_t record_bytes = (size_t)CHUNK_ENTRIES * ix->stride;
+	unsigned char *entries, *records;
+	uint32_t i;
+	int ret;
+
+	if (nr > CHUNKS_MAX - ix->nr_chunks)
+		return -ENOMEM;
+	ret = dir_grow(ix, ix->nr_chunks + nr);
+	if (ret)
+		return ret;
+	entries = mem_alloc(ix, nr * entry_bytes);
+	if (!entries)
+		return -ENOMEM;
+	records = mem_alloc(ix, nr * record_bytes);
+	if (!records) {
+		mem_free(ix, entries, nr * entry_bytes);
+		return -ENOMEM;
+	}
+	for (i = 0; i < nr; i++) {
+		ix->entries[ix->nr_chunks + i] = entries + i * entry_bytes;
+		ix->records[ix->nr_chunks + i] = records + i * record_bytes;
+	}
+	ix->nr_chunks += nr;
+	return 0;
+}
+
+/* The table ---------------------------------------------------------------------------------- */
+
+static int table_init(struct okv_index *ix, struct table *tab, uint32_t log2_buckets)
+{
+	struct bucket *buckets = mem_alloc(ix, sizeof(*buckets) << log2_buckets);
+
+	if (!buckets)
+		return -ENOMEM;
+	tab->buckets = buckets;
+	tab->mask = (uint32_t)((1ull << log2_buckets) - 1);
+	tab->shift = 32 - log2_buckets;
+	tab->nr_used = 0;
+	return 0;
+}
+
+static void table_fini(struct okv_index *ix, struct table *tab)
+{
+	mem_free(ix, tab->buckets, ((size_t)tab->mask + 1) * sizeof(*tab->buckets));
+	tab->buckets = NULL;
+}
+
+static inline uint64_t table_slots(const struct table *tab)
+{
+	return tab->buckets ? ((uint64_t)tab->mask + 1) * BUCKET_SLOTS : 0;
+}
+
+static inline struct bucket *table_home(const struct table *tab, uint32_t tag)
+{
+	return &tab->buckets[tag >> tab->shift];
+}
+
+static void table_add(struct table *tab, uint32_t tag, uint32_t id)
+{
+	uint32_t at = tag >> tab->shift;
+	unsigned int i;
+
+	for (;; at = (at + 1) & tab->mask) {
+		struct bucket *bucket = &tab->buckets[at];
+
+		for (i = 0; i < BUCKET_SLOTS; i++) {
+			if (bucket->slots[i] == 0) {
+				bucket->slots[i] = (uint64_t)tag << 32 | (id + 1);
+				tab->nr_used++;
+				return;
+			}
+		}
+		bucket->nr_passed++;
+	}
+}
+
+/* Returns false when the table does not hold it. */
+static bool table_del(struct table *tab, uint32_t tag, uint32_t id)
+{
+	uint64_t slot = (uint64_t)tag << 32 | (id + 1);
+	uint32_t home = tag >> tab->shift;
+	uint32_t at = home, nr;
+	unsigned int i;
+
+	for (nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
+		struct bucket *bucket = &tab->buckets[at];
+
+		for (i = 0; i < BUCKET_SLOTS; i++) {
+			if (bucket->slots[i] == slot) {
+				bucket->slots[i] = 0;
+				tab->nr_used--;
+				for (; home != at; home = (home + 1) & tab->mask)
+					tab->buckets[home].nr_passed--;
+				return true;
+			}
+		}
+		if (bucket->nr_passed == 0)
+			break;
+	}
+	return false;
+}
+
+static inline bool key_equal(const struct entry *e, const struct omnikv_key *key)
+{
+	uint64_t k[OMNIKV_KEY_BYTES_MAX / 8];
+
+	memcpy(k, key->bytes, sizeof(k));
+	return (((e->key[0] ^ k[0]) | (e->key[1] ^ k[1]) | (e->key[2] ^ k[2]) | (e->key[3] ^ k[3])) |
+		(e->key_len ^ key->len)) == 0;
+}
+
+static uint32_t table_find(struct okv_index *ix, const struct table *tab, uint32_t tag, uint32_t ns,
+			   const struct omnikv_key *key)
+{
+	uint32_t at = tag >> tab->shift, nr;
+	unsigned int i;
+
+	for (nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
+		const struct bucket *bucket = &tab->buckets[at];
+
+		for (i = 0; i < BUCKET_SLOTS; i++) {
+			uint64_t slot = bucket->slots[i];
+			const struct entry *e;
+
+			if (slot >> 32 != tag || slot == 0)
+				continue;
+			e = entry_of(ix, (uint32_t)slot - 1);
+			if (e->ns == ns && key_equal(e, key))
+				return (uint32_t)slot - 1;
+			ix->nr_collisions++;
+		}
+		if (bucket->nr_passed == 0)
+			break;
+	}
+	return OKV_ENTRY_NONE;
+}
+
+/* Brings in the entry that a bucket points to, for a table_find() soon after. */
+static inline void table_prefetch_entry(const struct okv_index *ix, const struct table *tab, uint32_t tag)
+{
+	const struct bucket *bucket = table_home(tab, tag);
+	unsigned int i;
+
+	for (i = 0; i < BUCKET_SLOTS; i++) {
+		if (bucket->slots[i] >> 32 == tag && bucket->slots[i] != 0)
+			__builtin_prefetch(entry_of(ix, (uint32_t)bucket->slots[i] - 1));
+	}
+}
+
+/* Carry one bucket over. Its entries may be at home in earlier ones, all empty by now. */
+static void table_migrate_step(struct okv_index *ix)
+{
+	struct bucket *bucket = &ix->old.buckets[ix->old_next];
+	unsigned int i;
+
+	for (i = 0; i < BUCKET_SLOTS; i++) {
+		uint64_t slot = bucket->slots[i];
+
+		if (slot == 0)
+			continue;
+		table_add(&ix->tab, (uint32_t)(slot >> 32), (uint32_t)slot - 1);
+		table_del(&ix->old, (uint32_t)(slot >> 32), (uint32_t)slot - 1);
+	}
+	if (ix->old_next++ == ix->old.mask)
+		table_fini(ix, &ix->old);
+}
+
+/* Room for one more. */
+static int table_reserve(struct okv_index *ix)
+{
+	struct table bigger;
+	int ret;
+
+	if (ix->old.buckets)
+		table_migrate_step(ix);
+	if ((ix->tab.nr_used + ix->old.nr_used + 1) * LOAD_DEN <= table_slots(&ix->tab) * LOAD_NUM)
+		return 0;
+	while (ix->old.buckets)
+		table_migrate_step(ix);
+	if (ix->tab.shift <= 1)
+		return -ENOMEM;
+	ret = table_init(ix, &bigger, 32 - ix->tab.shift + 1);
+	if (ret)
+		return ret;
+	ix->old = ix->tab;
+	ix->old_next = 0;
+	ix->tab = bigger;
+	return 0;
+}
+
+/* Hash --------------------------------------------------------------------------------------- */
+
+static inline uint64_t ns_mix(uint32_t ns)
+{
+	return ((uint64_t)ns + 1) * 0x9e3779b97f4a7c15ull;
+}
+
+/* Length and zero padding are part of what is hashed. */
+static inline uint32_t key_tag(const struct okv_index *ix, uint64_t mix, const struct omnikv_key *key)
+{
+	uint64_t h = XXH3_64bits_withSecret(key, sizeof(*key), ix->secret, SECRET_BYTES);
+
+	return (uint32_t)((h ^ mix) >> 32) & ix->tag_mask;
+}
+
+static uint32_t find(struct okv_index *ix, uint32_t tag, uint32_t ns, const struct omnikv_key *key)
+{
+	uint32_t id = table_find(ix, &ix->tab, tag, ns, key);
+
+	if (id == OKV_ENTRY_NONE && ix->old.buckets)
+		id = table_find(ix, &ix->old, tag, ns, key);
+	return id;
+}
+
+static inline void prefetch_home(const struct okv_index *ix, uint32_t tag)
+{
+	__builtin_prefetch(table_home(&ix->tab, tag));
+	if (ix->old.buckets)
+		__builtin_prefetch(table_home(&ix->old, tag));
+}
+
+static inline void prefetch_entry(const struct okv_index *ix, uint32_t tag)
+{
+	table_prefetch_entry(ix, &ix->tab, tag);
+	if (ix->old.buckets)
+		table_prefetch_entry(ix, &ix->old, tag);
+}
+
+/* Life --------------------------------------------------------------------------------------- */
+
+int okv_index_create(const struct okv_index_config *config, struct okv_index **out)
+{
+	static const struct okv_index_allocator default_mem = { default_alloc, default_free, NULL };
+	const struct okv_index_allocator *mem = config->allocator ? config->allocator : &default_mem;
+	uint64_t hint = config->nr_entries_hint;
+	uint32_t log2_buckets = 0;
+	struct okv_index *ix;
+	int ret;
+
+	_Static_assert(sizeof(struct omnikv_key) == OMNIKV_KEY_BYTES_MAX + 4, "hashed as one piece");
+	if (config->nr_groups == 0 || config->nr_groups > OKV_INDEX_GROUPS_MAX ||
+	    config->block_tokens == 0 || config->block_tokens > OKV_INDEX_TOKENS_MAX || config->hash_bits > 32 ||
+	    hint > (uint64_t)CHUNKS_MAX * CHUNK_ENTRIES ||
+	    (config->nr_groups < 32 && config->optional_groups >> config->nr_groups))
+		return -EINVAL;
+
+	ix = mem->alloc(mem->opaque, sizeof(*ix));
+	if (!ix)
+		return -ENOMEM;
+	memset(ix, 0, sizeof(*ix));
+	ix->mem = *mem;
+	ix->bytes = sizeof(*ix);
+	ix->nr_groups = config->nr_groups;
+	ix->optional_groups = config->optional_groups;
+	ix->block_tokens = config->block_tokens;
+	ix->tag_mask = config->hash_bits ? UINT32_MAX << (32 - config->hash_bits) : UINT32_MAX;
+	ix->stride = (uint32_t)(sizeof(struct record) + config->nr_groups * sizeof(struct group));
+	ix->free_ids = OKV_ENTRY_NONE;
+	XXH3_generateSecret(ix->secret, SECRET_BYTES, config->seed, sizeof(config->seed));
+	okv_evict_init(&ix->order, ix->stride);
+
+	while ((BUCKET_SLOTS << log2_buckets) * (uint64_t)LOAD_NUM < hint * LOAD_DEN ||
+	       (1u << log2_buckets) < BUCKETS_MIN)
+		log2_buckets++;
+	ret = table_init(ix, &ix->tab, log2_buckets);
+	if (ret)
+		goto err_free;
+	if (hint) {
+		ix->nr_hint_chunks = (uint32_t)((hint + CHUNK_ENTRIES - 1) >> CHUNK_SHIFT);
+		ret = chunks_add(ix, ix->nr_hint_chunks);
+		if (ret)
+			goto err_free;
+	}
+	*out = ix;
+	return 0;
+
+err_free:
+	okv_index_destroy(ix);
+	return ret;
+}
+
+void okv_index_destroy(struct okv_index *ix)
+{
+	struct okv_index_allocator mem;
+	size_t entry_bytes, record_bytes;
+	uint32_t i;
+
+	if (!ix)
+		return;
+	entry_bytes = (size_t)CHUNK_ENTRIES * sizeof(struct entry);
+	record_bytes = (size_t)CHUNK_ENTRIES * ix->stride;
+	for (i = 0; i < ix->nr_chunks; i++) {
+		size_t nr = i == 0 && ix->nr_hint_chunks ? ix->nr_hint_chunks : 1;
+
+		mem_free(ix, ix->entries[i], nr * entry_bytes);
+		mem_free(ix, ix->records[i], nr * record_bytes);
+		i += (uint32_t)nr - 1;
+	}
+	mem_free(ix, ix->entries, 2 * (size_t)ix->nr_dir * sizeof(*ix->entries));
+	mem_free(ix, ix->ns_tails, ix->nr_ns_tails * sizeof(*ix->ns_tails));
+	table_fini(ix, &ix->tab);
+	table_fini(ix, &ix->old);
+	assert(ix->bytes == sizeof(*ix));
+	mem = ix->mem;
+	mem.free(mem.opaque, ix, sizeof(*ix));
+}
+
+/* Insertion ---------------------------------------------------------------------------------- */
+
+static int ns_tails_grow(struct okv_index *ix, uint32_t ns)
+{
+	uint32_t nr = ix->nr_ns_tails ? ix->nr_ns_tails : 16;
+	uint32_t *tails;
+
+	if (ns < ix->nr_ns_tails)
+		return 0;
+	while (nr <= ns)
+		nr *= 2;
+	tails = mem_alloc(ix, nr * sizeof(*tails));
+	if (!tails)
+		return -ENOMEM;
+	memset(tails, 0xff, nr * sizeof(*tails));
+	if (ix->ns_tails) {
+		memcpy(tails, ix->ns_tails, ix->nr_ns_tails * sizeof(*tails));
+		mem_free(ix, ix->ns_tails, ix->nr_ns_tails * sizeof(*tails));
+	}
+	ix->ns_tails = tails;
+	ix->nr_ns_tails = nr;
+	return 0;
+}
+
+static uint32_t *tails_head(const struct okv_index *ix, uint32_t ns, uint32_t parent)
+{
+	return parent == OKV_ENTRY_NONE ? &ix->ns_tails[ns] : &entry_of(ix, parent)->tails;
+}
+
+static void tail_add(struct okv_index *ix, uint32_t id)
+{
+	struct entry *e = entry_of(ix, id);
+	uint32_t *head = tails_head(ix, e->ns, e->parent);
+
+	e->tail_prev = OKV_ENTRY_NONE;
+	e->tail_next = *head;
+	if (*head != OKV_ENTRY_NONE)
+		entry_of(ix, *head)->tail_prev = id;
+	*head = id;
+}
+
+static void tail_del(struct okv_index *ix, const struct entry *e)
+{
+	if (e->tail_prev == OKV_ENTRY_NONE)
+		*tails_head(ix, e->ns, e->parent) = e->tail_next;
+	else
+		entry_of(ix, e->tail_prev)->tail_next = e->tail_next;
+	if (e->tail_next != OKV_ENTRY_NONE)
+		entry_of(ix, e->tail_next)->tail_prev = e->tail_prev;
+}
+
+static inline bool follows(const struct group *up, const struct group *g)
+{
+	return up->nr_granules == g->nr_granules && up->granule + up->nr_granules == g->granule;
+}
+
+static void group_set(struct okv_index *ix, uint32_t parent, uint32_t group, struct group *g,
+		      const struct omnikv_extent *extent, uint32_t crc32c)
+{
+	g->granule = extent->granule;
+	g->generation = extent->generation;
+	g->nr_granules = extent->nr_granules;
+	g->crc32c = crc32c;
+	g->run_parent = parent;
+	if (parent != OKV_ENTRY_NONE && g->nr_granules) {
+		const struct group *up = &record_of(ix, parent)->groups[group];
+
+		if (follows(up, g))
+			g->run_parent = up->run_parent;
+	}
+}
+
+static int block_check(const struct okv_index *ix, const struct okv_index_block *block)
+{
+	const struct omnikv_key *key = block->key;
+	uint32_t i;
+
+	if (block->ns >= OKV_INDEX_NS_MAX || key->len == 0 || key->len > OMNIKV_KEY_BYTES_MAX ||
+	    block->nr_tokens == 0 || block->nr_tokens > ix->block_tokens)
+		return -EINVAL;
+	for (i = key->len; i < OMNIKV_KEY_BYTES_MAX; i++) {
+		if (key->bytes[i])
+			return -EINVAL;
+	}
+	for (i = 0; i < ix->nr_groups; i++) {
+		if (block->extents[i].nr_granules == 0 && !(ix->optional_groups & (1u << i)))
+			return -EINVAL;
+	}
+	if (block->parent == OKV_ENTRY_NONE) {
+		if (block->position != 0)
+			return -EINVAL;
+	} else {
+		const struct entry *up;
+
+		if (!is_live(ix, block->parent))
+			return -ESTALE;
+		up = entry_of(ix, block->parent);
+		if (up->flags & ENTRY_F_DROPPED)
+			return -ESTALE;
+		if (up->ns != block->ns || (up->flags & ENTRY_F_PARTIAL) || up->position + 1 != block->position ||
+		    block->position == UINT32_MAX)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+static int insert(struct okv_index *ix, const struct okv_index_block *block, uint32_t tag, uint32_t *out)
+{
+	bool is_partial = block->nr_tokens < ix->block_tokens;
+	struct record *rec;
+	struct entry *e;
+	uint32_t id, i;
+	int ret;
+
+	ret = block_check(ix, block);
+	if (ret)
+		return ret;
+	id = find(ix, tag, block->ns, block->key);
+	if (id != OKV_ENTRY_NONE) {
+		e = entry_of(ix, id);
+		if (e->parent != block->parent || e->position != block->position || e->nr_tokens != block->nr_tokens)
+			return -EINVAL;
+		*out = id;
+		return -EEXIST;
+	}
+
+	if (is_partial && block->parent == OKV_ENTRY_NONE) {
+		ret = ns_tails_grow(ix, block->ns);
+		if (ret)
+			return ret;
+	}
+	ret = table_reserve(ix);
+	if (ret)
+		return ret;
+	if (ix->free_ids == OKV_ENTRY_NONE && ix->nr_ids == ix->nr_chunks << CHUNK_SHIFT) {
+		ret = chunks_add(ix, 1);
+		if (ret)
+			return ret;
+	}
+
+	if (ix->free_ids != OKV_ENTRY_NONE) {
+		id = ix->free_ids;
+		e = entry_of(ix, id);
+		ix->free_ids = e->parent;
+	} else {
+		id = ix->nr_ids++;
+		e = entry_of(ix, id);
+	}
+	memcpy(e->key, block->key->bytes, sizeof(e->key));
+	e->ns = block->ns;
+	e->parent = block->parent;
+	e->position = block->position;
+	e->nr_tokens = (uint16_t)block->nr_tokens;
+	e->key_len = (uint8_t)block->key->len;
+	e->flags = is_partial ? ENTRY_F_PARTIAL : 0;
+	e->nr_children = 0;
+	e->tails = OKV_ENTRY_NONE;
+	e->tag = tag;
+	e->heat = 0;
+	if (block->parent != OKV_ENTRY_NONE)
+		entry_of(ix, block->parent)->nr_children++;
+	if (is_partial)
+		tail_add(ix, id);
+	rec = record_of(ix, id);
+	for (i = 0; i < ix->nr_groups; i++)
+		group_set(ix, block->parent, i, &rec->groups[i], &block->extents[i], block->crc32c[i]);
+	table_add(&ix->tab, tag, id);
+	okv_evict_node_init(&ix->order, id);
+	okv_evict_touch(&ix->order, id, block->parent);
+	ix->nr_entries++;
+	ix->nr_partial += is_partial;
+	*out = id;
+	return 0;
+}
+
+int okv_index_insert(struct okv_index *ix, const struct okv_index_block *block, uint32_t *id)
+{
+	return insert(ix, block, key_tag(ix, ns_mix(block->ns), block->key), id);
+}
+
+int okv_index_insert_path(struct okv_index *ix, const struct okv_index_block *first, size_t nr, size_t *nr_done,
+			  uint32_t *ids, bool *is_new)
+{
+	struct okv_index_block block = *first;
+	uint64_t mix = ns_mix(first->ns);
+	uint32_t tags[PROBES];
+	size_t i, ahead = 0;
+
+	block.nr_tokens = ix->block_tokens;
+	for (i = 0; i < nr; i++) {
+		uint32_t id;
+		int ret;
+
+		for (; ahead < nr && ahead < i + PROBES; ahead++) {
+			tags[ahead % PROBES] = key_tag(ix, mix, &first->key[ahead]);
+			prefetch_home(ix, tags[ahead % PROBES]);
+		}
+		ret = insert(ix, &block, tags[i % PROBES], &id);
+		if (ret && ret != -EEXIST) {
+			*nr_done = i;
+			return ret;
+		}
+		if (ids)
+			ids[i] = id;
+		if (is_new)
+			is_new[i] = ret == 0;
+		block.parent = id;
+		block.position++;
+		block.key++;
+		block.extents += ix->nr_groups;
+		block.crc32c += ix->nr_groups;
+	}
+	*nr_done = nr;
+	return 0;
+}
+
+/* Lookup ------------------------------------------------------------------------------------- */
+
+uint32_t okv_index_find(struct okv_index *ix, uint32_t ns, const struct omnikv_key *key)
+{
+	return find(ix, key_tag(ix, ns_mix(ns), key), ns, key);
+}
+
+/* The full block of @key at @position, or OKV_ENTRY_NONE. */
+static uint32_t find_at(struct okv_index *ix, uint32_t tag, uint32_t ns, const struct omnikv_key *key,
+			size_t position)
+{
+	uint32_t id = find(ix, tag, ns, key);
+
+	if (id != OKV_ENTRY_NONE) {
+		const struct entry *e = entry_of(ix, id);
+
+		if (e->position != position || (e->flags & ENTRY_F_PARTIAL))
+			id = OKV_ENTRY_NONE;
+	}
+	return id;
+}
+
+/*
+ * Narrow [lo, hi], counts of leading blocks between which the answer lies, by PROBES probes at
+ * once: the misses of one round overlap. On return keys[nr - 1] is there at its position and
+ * keys[nr] is not at its own.
+ */
+static void search(struct okv_index *ix, uint32_t ns, const struct omnikv_key *keys, size_t nr_keys,
+		   struct okv_index_hit *hit)
+{
+	uint64_t mix = ns_mix(ns);
+	size_t lo = 0, hi = nr_keys;
+
+	hit->entry = OKV_ENTRY_NONE;
+	while (lo < hi) {
+		size_t width = hi - lo, nr = width < PROBES ? width : PROBES, i;
+		size_t counts[PROBES];
+		uint32_t tags[PROBES];
+
+		for (i = 0; i < nr; i++) {
+			counts[i] = lo + (i + 1) * width / nr;
+			tags[i] = key_tag(ix, mix, &keys[counts[i] - 1]);
+			prefetch_home(ix, tags[i]);
+		}
+		for (i = 0; i < nr; i++)
+			prefetch_entry(ix, tags[i]);
+		for (i = 0; i < nr; i++) {
+			uint32_t id = find_at(ix, tags[i], ns, &keys[counts[i] - 1], counts[i] - 1);
+
+			if (id == OKV_ENTRY_NONE) {
+				hi = counts[i] - 1;
+				break;
+			}
+			lo = counts[i];
+			hit->entry = id;
+		}
+	}
+	hit->nr_blocks = lo;
+}
+
+/* From the start, key by key: exact for any keys. */
+static void walk_down(struct okv_index *ix, uint32_t ns, const struct omnikv_key *keys, size_t nr_keys,
+		      struct okv_index_hit *hit)
+{
+	uint64_t mix = ns_mix(ns);
+	uint32_t tags[2 * PROBES], prev = OKV_ENTRY_NONE;
+	size_t i, home_ahead = 0, entry_ahead = 0;
+
+	for (i = 0; i < nr_keys; i++) {
+		uint32_t id;
+
+		for (; home_ahead < nr_keys && home_ahead < i + 2 * PROBES; home_ahead++) {
+			tags[home_ahead % (2 * PROBES)] = key_tag(ix, mix, &keys[home_ahead]);
+			prefetch_home(ix, tags[home_ahead % (2 * PROBES)]);
+		}
+		for (; entry_ahead < home_ahead && entry_ahead < i + PROBES; entry_ahead++)
+			prefetch_entry(ix, tags[entry_ahead % (2 * PROBES)]);
+		id = find_at(ix, tags[i % (2 * PROBES)], ns, &keys[i], i);
+		if (id == OKV_ENTRY_NONE || entry_of(ix, id)->parent != prev)
+			break;
+		prev = id;
+	}
+	hit->nr_blocks = i;
+	hit->entry = prev;
+}
+
+/* Is the stored path down to @hit the one that @keys name? */
+static bool verify(struct okv_index *ix, uint32_t ns, const struct omnikv_key *keys, const struct okv_index_hit *hit)
+{
+	uint32_t id = hit->entry, nr_jumps = 0;
+	size_t position = hit->nr_blocks;
+
+	while (position > 0) {
+		const struct entry *e = entry_of(ix, id);
+
+		position--;
+		if (id >= AHEAD)
+			__builtin_prefetch(entry_of(ix, id - AHEAD));
+		if (!key_equal(e, &keys[position]))
+			return false;
+		/* Each jump waits for memory; looking keys up does not. */
+		if (e->parent + 1 != id && ++nr_jumps > JUMPS_MAX) {
+			struct okv_index_hit up;
+
+			walk_down(ix, ns, keys, position, &up);
+			return up.nr_blocks == position && up.entry == e->parent;
+		}
+		id = e->parent;
+	}
+	return true;
+}
+
+void okv_index_match(struct okv_index *ix, uint32_t ns, const struct omnikv_key *keys, size_t nr_keys,
+		     uint32_t flags, struct okv_index_hit *hit)
+{
+	struct okv_index_hit found;
+
+	if (nr_keys > UINT32_MAX)
+		nr_keys = UINT32_MAX;
+	search(ix, ns, keys, nr_keys, &found);
+	if (!(flags & OKV_INDEX_MATCH_F_CHAINED) && !verify(ix, ns, keys, &found))
+		walk_down(ix, ns, keys, nr_keys, &found);
+	*hit = found;
+}
+
+void okv_index_usable(const struct okv_index *ix, uint32_t groups, struct okv_index_hit *hit)
+{
+	uint32_t id = hit->entry;
+
+	while (id != OKV_ENTRY_NONE) {
+		const struct record *rec = record_of(ix, id);
+		uint32_t wanted = groups, i;
+
+		for (i = 0; i < ix->nr_groups; i++) {
+			if (rec->groups[i].nr_granules)
+				wanted &= ~(1u << i);
+		}
+		if (!wanted)
+			break;
+		id = entry_of(ix, id)->parent;
+	}
+	hit->entry = id;
+	hit->nr_blocks = id == OKV_ENTRY_NONE ? 0 : entry_of(ix, id)->position + 1;
+}
+
+size_t okv_index_tails(const struct okv_index *ix, uint32_t ns, uint32_t parent, struct okv_index_tail *tails,
+		       size_t max)
+{
+	size_t nr = 0;
+	uint32_t id;
+
+	if (parent == OKV_ENTRY_NONE ? ns >= ix->nr_ns_tails : (entry_of(ix, parent)->flags & ENTRY_F_PARTIAL) != 0)
+		return 0;
+	for (id = *tails_head(ix, ns, parent); id != OKV_ENTRY_NONE; id = entry_of(ix, id)->tail_next) {
+		const struct entry *e = entry_of(ix, id);
+
+		if (e->flags & ENTRY_F_DROPPED)
+			continue;
+		if (nr < max) {
+			tails[nr].entry = id;
+			tails[nr].nr_tokens = e->nr_tokens;
+		}
+		nr++;
+	}
+	return nr;
+}
+
+int64_t okv_index_runs(const struct okv_index *ix, uint32_t id, uint32_t group, uint32_t from,
+		       struct okv_index_run *runs, size_t max)
+{
+	size_t nr = 0, i;
+
+	while (id != OKV_ENTRY_NONE) {
+		const struct entry *e = entry_of(ix, id);
+		const struct group *g = &record_of(ix, id)->groups[group];
+		uint32_t up, first = 0;
+
+		if (e->position < from)
+			break;
+		if (g->nr_granules == 0) {
+			id = e->parent;
+			continue;
+		}
+		up = g->run_parent;
+		if (up != OKV_ENTRY_NONE) {
+			__builtin_prefetch(record_of(ix, up));
+			first = entry_of(ix, up)->position + 1;
+		}
+		if (first < from)
+			first = from;
+		if (nr == max)
+			return -ENOSPC;
+		runs[nr].position = first;
+		runs[nr].nr_blocks = e->position - first + 1;
+		runs[nr].nr_granules = g->nr_granules;
+		runs[nr].granule = g->granule - (uint64_t)(e->position - first) * g->nr_granules;
+		runs[nr].entry = id;
+		nr++;
+		id = up;
+	}
+	for (i = 0; i < nr / 2; i++) {
+		struct okv_index_run run = runs[i];
+
+		runs[i] = runs[nr - 1 - i];
+		runs[nr - 1 - i] = run;
+	}
+	return (int64_t)nr;
+}
+
+void okv_index_blocks(const struct okv_index *ix, uint32_t id, uint32_t from, uint32_t *ids)
+{
+	uint32_t position = entry_of(ix, id)->position;
+
+	for (;; position--) {
+		if (position < from)
+			return;
+		ids[position - from] = id;
+		if (position == 0)
+			return;
+		id = entry_of(ix, id)->parent;
+		if (id >= AHEAD)
+			__builtin_prefetch(entry_of(ix, id - AHEAD));
+	}
+}
+
+int okv_index_get(const struct okv_index *ix, uint32_t id, struct okv_index_info *info)
+{
+	const struct entry *e;
+
+	if (!is_live(ix, id))
+		return -ESTALE;
+	e = entry_of(ix, id);
+	memset(info, 0, sizeof(*info));
+	memcpy(info->key.bytes, e->key, sizeof(e->key));
+	info->key.len = e->key_len;
+	info->ns = e->ns;
+	info->parent = e->parent;
+	info->position = e->position;
+	info->nr_tokens = e->nr_tokens;
+	info->is_partial = e->flags & ENTRY_F_PARTIAL;
+	info->is_dropped = e->flags & ENTRY_F_DROPPED;
+	info->nr_children = info->is_partial ? 0 : e->nr_children;
+	info->nr_pins = okv_evict_node(&ix->order, id)->nr_pins;
+	info->heat = e->heat;
+	return 0;
+}
+
+void okv_index_extent(const struct okv_index *ix, uint32_t id, uint32_t group, struct omnikv_extent *extent,
+		      uint32_t *crc32c)
+{
+	const struct group *g = &record_of(ix, id)->groups[group];
+
+	extent->granule = g->granule;
+	extent->generation = g->generation;
+	extent->nr_granules = g->nr_granules;
+	*crc32c = g->crc32c;
+}
+
+int okv_index_attach(struct okv_index *ix, uint32_t id, uint32_t group, const struct omnikv_extent *extent,
+		     uint32_t crc32c)
+{
+	struct group *g;
+
+	if (group >= ix->nr_groups || extent->nr_granules == 0)
+		return -EINVAL;
+	if (!is_live(ix, id) || (entry_of(ix, id)->flags & ENTRY_F_DROPPED))
+		return -ESTALE;
+	g = &record_of(ix, id)->groups[group];
+	if (g->nr_granules)
+		return -EEXIST;
+	group_set(ix, entry_of(ix, id)->parent, group, g, extent, crc32c);
+	return 0;
+}
+
+/* Order -------------------------------------------------------------------------------------- */
+
+static inline uint32_t heat_sum(uint32_t a, uint32_t b)
+{
+	return a > UINT32_MAX - b ? UINT32_MAX : a + b;
+}
+
+void okv_index_touch(struct okv_index *ix, uint32_t id)
+{
+	struct entry *e = entry_of(ix, id);
+
+	e->heat = heat_sum(e->heat, 1);
+	/* What was dropped keeps its place at the head. */
+	if (!(e->flags & ENTRY_F_DROPPED))
+		okv_evict_touch(&ix->order, id, e->parent);
+}
+
+int okv_index_pin(struct okv_index *ix, uint32_t id)
+{
+	int ret;
+
+	if (!is_live(ix, id))
+		return -ESTALE;
+	ret = okv_evict_pin(&ix->order, id);
+	if (ret == 0)
+		ix->nr_pins++;
+	return ret;
+}
+
+void okv_index_unpin(struct okv_index *ix, uint32_t id)
+{
+	assert(is_live(ix, id));
+	okv_evict_unpin(&ix->order, id);
+	ix->nr_pins--;
+}
+
+static inline bool is_leaf(const struct entry *e)
+{
+	return (e->flags & ENTRY_F_PARTIAL) || e->nr_children == 0;
+}
+
+static void unlist(struct okv_index *ix, uint32_t id, const struct entry *e)
+{
+	bool was_there = table_del(&ix->tab, e->tag, id) || (ix->old.buckets && table_del(&ix->old, e->tag, id));
+
+	assert(was_there);
+	(void)was_there;
+}
+
+/* @id is a leaf without pins. */
+static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent *extents)
+{
+	struct entry *e = entry_of(ix, id);
+	const struct record *rec = record_of(ix, id);
+	uint32_t i, parent = e->parent;
+
+	for (i = 0; i < ix->nr_groups; i++) {
+		extents[i].granule = rec->groups[i].granule;
+		extents[i].generation = rec->groups[i].generation;
+		extents[i].nr_granules = rec->groups[i].nr_granules;
+	}
+	if (e->flags & ENTRY_F_DROPPED)
+		ix->nr_dropped--;
+	else
+		unlist(ix, id, e);
+	if (e->flags & ENTRY_F_PARTIAL) {
+		tail_del(ix, e);
+		ix->nr_partial--;
+	}
+	if (parent != OKV_ENTRY_NONE) {
+		struct entry *up = entry_of(ix, parent);
+
+		up->nr_children--;
+		up->heat = heat_sum(up->heat, e->heat);
+		/* It is likely to be the next. */
+		__builtin_prefetch(table_home(&ix->tab, up->tag));
+		if (up->parent != OKV_ENTRY_NONE) {
+			__builtin_prefetch(entry_of(ix, up->parent));
+			__builtin_prefetch(record_of(ix, up->parent));
+		}
+	}
+	okv_evict_del(&ix->order, id, parent);
+	e->key_len = 0;
+	e->parent = ix->free_ids;
+	ix->free_ids = id;
+	ix->nr_entries--;
+}
+
+size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *extents,
+		       struct okv_index_victim *victims)
+{
+	size_t done = 0;
+
+	while (done < nr) {
+		uint32_t id = okv_evict_oldest(&ix->order);
+		const struct entry *e;
+
+		if (id == OKV_ENTRY_NONE)
+			break;
+		e = entry_of(ix, id);
+		if (!is_leaf(e)) {
+			okv_evict_pass_inner(&ix->order, id);
+			continue;
+		}
+		if (okv_evict_node(&ix->order, id)->nr_pins) {
+			okv_evict_pass_pinned(&ix->order, id);
+			continue;
+		}
+		if (victims) {
+			struct okv_index_victim *v = &victims[done];
+
+			memcpy(v->key.bytes, e->key, sizeof(e->key));
+			v->key.len = e->key_len;
+			v->ns = e->ns;
+			v->position = e->position;
+			v->nr_tokens = e->nr_tokens;
+			v->heat = e->heat;
+		}
+		remove_leaf(ix, id, extents + done * ix->nr_groups);
+		done++;
+	}
+	return done;
+}
+
+int okv_index_remove(struct okv_index *ix, uint32_t id, struct omnikv_extent *extents)
+{
+	if (!is_live(ix, id))
+		return -ESTALE;
+	if (!is_leaf(entry_of(ix, id)) || okv_evict_node(&ix->order, id)->nr_pins)
+		return -EBUSY;
+	remove_leaf(ix, id, extents);
+	return 0;
+}
+
+/* Is @root on the path to @id? Runs of the first group are stepped over. */
+static bool is_behind(const struct okv_index *ix, uint32_t id, uint32_t root, uint32_t position)
+{
+	for (;;) {
+		const struct entry *e = entry_of(ix, id);
+		const struct group *g = &record_of(ix, id)->groups[0];
+
+		if (e->position <= position)
+			return id == root;
+		if (g->nr_granules && g->run_parent != OKV_ENTRY_NONE &&
+		    entry_of(ix, g->run_parent)->position >= position)
+			id = g->run_parent;
+		else
+			id = e->parent;
+	}
+}
+
+/* Take every leaf of one list that is behind @root, and its path up to there, out of the table. */
+static int64_t drop_list(struct okv_index *ix, uint32_t head, uint32_t root, uint64_t *tick)
+{
+	uint32_t position = entry_of(ix, root)->position;
+	uint32_t leaf, id;
+	int64_t nr = 0;
+
+	for (leaf = head; leaf != OKV_EVICT_NONE; leaf = okv_evict_node(&ix->order, leaf)->next) {
+		if (!is_leaf(entry_of(ix, leaf)) || !is_behind(ix, leaf, root, position))
+			continue;
+		for (id = leaf;; id = entry_of(ix, id)->parent) {
+			struct entry *e = entry_of(ix, id);
+
+			if (okv_evict_node(&ix->order, id)->tick > *tick)
+				*tick = okv_evict_node(&ix->order, id)->tick;
+			if (!(e->flags & ENTRY_F_DROPPED)) {
+				unlist(ix, id, e);
+				e->flags |= ENTRY_F_DROPPED;
+				nr++;
+			}
+			if (id == root)
+				break;
+		}
+	}
+	return nr;
+}
+
+int64_t okv_index_drop(struct okv_index *ix, uint32_t root)
+{
+	uint64_t tick = 0;
+	uint32_t id;
+	int64_t nr;
+
+	if (!is_live(ix, root) || (entry_of(ix, root)->flags & ENTRY_F_DROPPED))
+		return -ESTALE;
+	nr = drop_list(ix, ix->order.listed.head, root, &tick);
+	nr += drop_list(ix, ix->order.parked.head, root, &tick);
+	ix->nr_dropped += (uint64_t)nr;
+	if (entry_of(ix, root)->parent != OKV_ENTRY_NONE)
+		okv_evict_inherit(&ix->order, entry_of(ix, root)->parent, tick);
+
+	/* Nodes that are OFF and dropped get their turn through a descendant: forget their uses too. */
+	for (id = 0; id < ix->nr_ids; id++) {
+		const struct entry *e = entry_of(ix, id);
+
+		if (e->key_len && (e->flags & ENTRY_F_DROPPED) && okv_evict_node(&ix->order, id)->tick)
+			okv_evict_demote(&ix->order, id, is_leaf(e));
+	}
+	return nr;
+}
+
+/* Reports and checks ------------------------------------------------------------------------- */
+
+uint32_t okv_index_nr_ids(const struct okv_index *ix)
+{
+	return ix->nr_ids;
+}
+
+void okv_index_heat(const struct okv_index *ix, uint64_t *heat)
+{
+	uint32_t id, up;
+
+	memset(heat, 0, ix->nr_ids * sizeof(*heat));
+	for (id = 0; id < ix->nr_ids; id++) {
+		const struct entry *e = entry_of(ix, id);
+
+		if (e->key_len == 0 || e->heat == 0)
+			continue;
+		for (up = id; up != OKV_ENTRY_NONE; up = entry_of(ix, up)->parent)
+			heat[up] += e->heat;
+	}
+}
+
+void okv_index_stats(const struct okv_index *ix, struct okv_index_stats *stats)
+{
+	stats->nr_entries = ix->nr_entries;
+	stats->nr_dropped = ix->nr_dropped;
+	stats->nr_partial = ix->nr_partial;
+	stats->nr_pins = ix->nr_pins;
+	stats->nr_collisions = ix->nr_collisions;
+	stats->nr_slots = table_slots(&ix->tab) + table_slots(&ix->old);
+	stats->bytes = ix->bytes;
+}
+
+/* Every slot is where its hash can find it, and nr_passed is what the slots say. */
+static const char *table_check(const struct okv_index *ix, const struct table *tab, uint32_t empty_below)
+{
+	uint32_t at, home, *passed;
+	const char *broken = NULL;
+	uint64_t nr = 0;
+	unsigned int i;
+
+	if (!tab->buckets)
+		return NULL;
+	passed = calloc((size_t)tab->mask + 1, sizeof(*passed));
+	if (!passed)
+		return "";
+	for (at = 0; at <= tab->mask && !broken; at++) {
+		for (i = 0; i < BUCKET_SLOTS; i++) {
+			uint64_t slot = tab->buckets[at].slots[i];
+			uint32_t tag = (uint32_t)(slot >> 32);
+
+			if (slot == 0)
+				continue;
+			nr++;
+			if (!is_live(ix, (uint32_t)slot - 1) || entry_of(ix, (uint32_t)slot - 1)->tag != tag ||
+			    (entry_of(ix, (uint32_t)slot - 1)->flags & ENTRY_F_DROPPED))
+				broken = "a slot names an entry that is gone, dropped, or of another hash";
+			for (home = tag >> tab->shift; home != at; home = (home + 1) & tab->mask)
+				passed[home]++;
+			if (at < empty_below)
+				broken = "a bucket that was carried over is not empty";
+		}
+	}
+	for (at = 0; at <= tab->mask && !broken; at++) {
+		if (passed[at] != tab->buckets[at].nr_passed)
+			broken = "a bucket's count of passing entries is wrong";
+	}
+	if (!broken && nr != tab->nr_used)
+		broken = "the table's count of used slots is wrong";
+	free(passed);
+	return broken;
+}
+
+static const char *entry_check(struct okv_index *ix, uint32_t id)
+{
+	const struct entry *e = entry_of(ix, id);
+	const struct record *rec = record_of(ix, id);
+	struct omnikv_key key = { .len = e->key_len };
+	uint32_t i, found;
+
+	memcpy(key.bytes, e->key, sizeof(e->key));
+	if (key_tag(ix, ns_mix(e->ns), &key) != e->tag)
+		return "an entry's hash is not that of its key";
+	found = find(ix, e->tag, e->ns, &key);
+	if ((e->flags & ENTRY_F_DROPPED) ? found == id : found != id)
+		return "a key does not lead to its entry, or leads to a dropped one";
+	if (!(e->flags & ENTRY_F_PARTIAL) != (e->nr_tokens == ix->block_tokens))
+		return "an entry's token count contradicts its being partial";
+	if (is_leaf(e) && rec->node.state == OKV_EVICT_OFF)
+		return "a leaf is not in the eviction order";
+	if (e->parent == OKV_ENTRY_NONE) {
+		if (e->position != 0)
+			return "an entry without parent is not at position 0";
+	} else {
+		const struct entry *up = entry_of(ix, e->parent);
+
+		if (!is_live(ix, e->parent) || up->ns != e->ns || up->position + 1 != e->position ||
+		    (up->flags & ENTRY_F_PARTIAL))
+			return "an entry's parent is gone, partial, or elsewhere";
+		if ((up->flags & ENTRY_F_DROPPED) && !(e->flags & ENTRY_F_DROPPED))
+			return "an entry behind a dropped one is found";
+	}
+	for (i = 0; i < ix->nr_groups; i++) {
+		const struct group *g = &rec->groups[i];
+		const struct group *up = e->parent == OKV_ENTRY_NONE ? NULL :
+			&record_of(ix, e->parent)->groups[i];
+		bool is_optional = ix->optional_groups & (1u << i);
+
+		if (g->nr_granules == 0) {
+			if (!is_optional)
+				return "an entry lacks a group that is not optional";
+		} else if (up && follows(up, g) && g->run_parent == up->run_parent) {
+			continue;
+		} else if (g->run_parent != e->parent || (up && follows(up, g) && !is_optional)) {
+			return "a run is not as long as its extents say";
+		}
+	}
+	return NULL;
+}
+
+int okv_index_check(const struct okv_index *cix, const char **reason)
+{
+	struct okv_index *ix = (struct okv_index *)cix;	/* only nr_collisions changes, and is put back */
+	uint64_t nr_collisions = ix->nr_collisions;
+	uint64_t nr = 0, nr_dropped = 0, nr_partial = 0, nr_pins = 0, nr_free = 0, nr_tails = 0;
+	const char *broken = NULL, *why;
+	uint32_t id, tail, *nr_children;
+	int ret = 0;
+
+	nr_children = calloc((size_t)ix->nr_ids + 1, sizeof(*nr_children));
+	if (!nr_children)
+		return -ENOMEM;
+	for (id = ix->free_ids; id != OKV_ENTRY_NONE && nr_free <= ix->nr_ids; id = entry_of(ix, id)->parent) {
+		nr_free++;
+		if (entry_of(ix, id)->key_len)
+			broken = "a live entry is on the free list";
+	}
+	for (id = 0; id < ix->nr_ids && !broken; id++) {
+		const struct entry *e = entry_of(ix, id);
+
+		if (e->key_len == 0)
+			continue;
+		nr++;
+		nr_dropped += !!(e->flags & ENTRY_F_DROPPED);
+		nr_partial += !!(e->flags & ENTRY_F_PARTIAL);
+		nr_pins += record_of(ix, id)->node.nr_pins;
+		broken = entry_check(ix, id);
+		if (e->parent != OKV_ENTRY_NONE)
+			nr_children[e->parent]++;
+		if (e->flags & ENTRY_F_PARTIAL)
+			continue;
+		for (tail = e->tails; tail != OKV_ENTRY_NONE && !broken; tail = entry_of(ix, tail)->tail_next) {
+			if (!is_live(ix, tail) || entry_of(ix, tail)->parent != id || nr_tails++ > ix->nr_entries)
+				broken = "a list of tails holds what is not a tail of this block";
+		}
+	}
+	for (id = 0; id < ix->nr_ns_tails && !broken; id++) {
+		for (tail = ix->ns_tails[id]; tail != OKV_ENTRY_NONE && !broken; tail = entry_of(ix, tail)->tail_next) {
+			if (!is_live(ix, tail) || entry_of(ix, tail)->parent != OKV_ENTRY_NONE ||
+			    entry_of(ix, tail)->ns != id || nr_tails++ > ix->nr_entries)
+				broken = "a list of first tails holds what is none";
+		}
+	}
+	for (id = 0; id < ix->nr_ids && !broken; id++) {
+		const struct entry *e = entry_of(ix, id);
+
+		if (e->key_len && (e->flags & ENTRY_F_PARTIAL ? 0 : e->nr_children) != nr_children[id])
+			broken = "a count of children is wrong";
+	}
+	free(nr_children);
+	ix->nr_collisions = nr_collisions;
+
+	if (!broken && (nr != ix->nr_entries || nr + nr_free != ix->nr_ids))
+		broken = "entries and free ids do not add up";
+	if (!broken && (nr_dropped != ix->nr_dropped || nr_partial != ix->nr_partial || nr_tails != nr_partial ||
+			nr_pins != ix->nr_pins))
+		broken = "counts of dropped entries, partial tails or pins do not add up";
+	if (!broken && ix->tab.nr_used + ix->old.nr_used != nr - nr_dropped)
+		broken = "occupied slots are not the entries";
+	if (!broken) {
+		broken = table_check(ix, &ix->tab, 0);
+		if (!broken)
+			broken = table_check(ix, &ix->old, ix->old_next);
+	}
+	if (!broken) {
+		ret = okv_evict_check(&ix->order, &why);
+		if (ret)
+			broken = why;
+	}
+	if (!broken)
+		return 0;
+	*reason = broken;
+	return *broken ? -EUCLEAN : -ENOMEM;
+}
