@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * 100,000 blocks in a table whose hash keeps 16 bits: every lookup still compares the full key.
+ * 100,000 blocks in a table whose hash keeps 16 bits: every lookup still compares the full key,
+ * and what only looked alike is counted.
  */
 #include <setjmp.h>
 #include <stdarg.h>
