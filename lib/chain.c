@@ -13,6 +13,8 @@
 
 #include <omnikv/key.h>
 
+#include "failpoint.h"
+
 #define CBOR_UINT	0x00u
 #define CBOR_BYTES	0x40u
 #define CBOR_TEXT	0x60u
@@ -35,7 +37,7 @@ static int chain_init(struct okv_chain *chain)
 {
 	chain->used = 0;
 	chain->is_broken = false;
-	chain->md = EVP_MD_fetch(NULL, "SHA256", NULL);
+	chain->md = OKV_FAILPOINT("chain.fetch") ? NULL : EVP_MD_fetch(NULL, "SHA256", NULL);
 	chain->ctx = EVP_MD_CTX_new();
 	return chain->md && chain->ctx && EVP_DigestInit_ex2(chain->ctx, chain->md, NULL) == 1 ? 0 : -ENOMEM;
 }
@@ -48,12 +50,12 @@ static void chain_fini(struct okv_chain *chain)
 
 static void chain_flush(struct okv_chain *chain)
 {
-	if (EVP_DigestUpdate(chain->ctx, chain->buffer, chain->used) != 1)
+	if (OKV_FAILPOINT("chain.update") || EVP_DigestUpdate(chain->ctx, chain->buffer, chain->used) != 1)
 		chain->is_broken = true;
 	chain->used = 0;
 }
 
-/* Room for one more head or token (at most 9 bytes). */
+/* Room for one more head (at most 9 bytes). */
 static inline uint8_t *chain_room(struct okv_chain *chain)
 {
 	if (chain->used > BUFFER_BYTES - 9)
@@ -66,7 +68,7 @@ static void chain_bytes(struct okv_chain *chain, const void *bytes, size_t nr_by
 	if (nr_bytes > BUFFER_BYTES - chain->used)
 		chain_flush(chain);
 	if (nr_bytes > BUFFER_BYTES) {
-		if (EVP_DigestUpdate(chain->ctx, bytes, nr_bytes) != 1)
+		if (OKV_FAILPOINT("chain.update_long") || EVP_DigestUpdate(chain->ctx, bytes, nr_bytes) != 1)
 			chain->is_broken = true;
 		return;
 	}
@@ -78,7 +80,7 @@ static void chain_bytes(struct okv_chain *chain, const void *bytes, size_t nr_by
 static void chain_digest(struct okv_chain *chain, uint8_t digest[DIGEST_BYTES])
 {
 	chain_flush(chain);
-	if (EVP_DigestFinal_ex(chain->ctx, digest, NULL) != 1 ||
+	if (OKV_FAILPOINT("chain.final") || EVP_DigestFinal_ex(chain->ctx, digest, NULL) != 1 ||
 	    EVP_DigestInit_ex2(chain->ctx, NULL, NULL) != 1)
 		chain->is_broken = true;
 }
@@ -87,29 +89,58 @@ static void chain_digest(struct okv_chain *chain, uint8_t digest[DIGEST_BYTES])
 static void cbor_head(struct okv_chain *chain, uint8_t type, uint64_t value)
 {
 	uint8_t *at = chain_room(chain);
-	unsigned int nr_bytes;
+	unsigned int width, nr_bytes;
 
 	if (value < 24) {
 		at[0] = (uint8_t)(type | value);
 		chain->used++;
 		return;
 	}
-	if (value <= UINT8_MAX) {
-		at[0] = type | 24;
-		nr_bytes = 1;
-	} else if (value <= UINT16_MAX) {
-		at[0] = type | 25;
-		nr_bytes = 2;
-	} else if (value <= UINT32_MAX) {
-		at[0] = type | 26;
-		nr_bytes = 4;
-	} else {
-		at[0] = type | 27;
-		nr_bytes = 8;
-	}
+	/* 1, 2, 4 or 8 bytes follow, most significant first. */
+	width = (value > UINT8_MAX) + (value > UINT16_MAX) + (value > UINT32_MAX);
+	nr_bytes = 1u << width;
+	at[0] = (uint8_t)(type | (24 + width));
 	for (unsigned int i = 0; i < nr_bytes; i++)
 		at[1 + i] = (uint8_t)(value >> (8 * (nr_bytes - 1 - i)));
 	chain->used += 1 + nr_bytes;
+}
+
+/* One token, shortest form; returns the byte after it. */
+static inline uint8_t *cbor_token(uint8_t *at, uint32_t token)
+{
+	if (token < 24) {
+		at[0] = (uint8_t)token;
+		return at + 1;
+	}
+	if (token <= UINT8_MAX) {
+		at[0] = CBOR_UINT | 24;
+		at[1] = (uint8_t)token;
+		return at + 2;
+	}
+	if (token <= UINT16_MAX) {
+		at[0] = CBOR_UINT | 25;
+		at[1] = (uint8_t)(token >> 8);
+		at[2] = (uint8_t)token;
+		return at + 3;
+	}
+	at[0] = CBOR_UINT | 26;
+	at[1] = (uint8_t)(token >> 24);
+	at[2] = (uint8_t)(token >> 16);
+	at[3] = (uint8_t)(token >> 8);
+	at[4] = (uint8_t)token;
+	return at + 5;
+}
+
+/* How many of @nr_tokens tokens of at most @token_bytes fit the buffer now; makes room for one at least. */
+static inline uint32_t tokens_that_fit(struct okv_chain *chain, uint32_t nr_tokens, uint32_t token_bytes)
+{
+	uint32_t nr_fit = (uint32_t)(BUFFER_BYTES - chain->used) / token_bytes;
+
+	if (nr_fit == 0) {
+		chain_flush(chain);
+		nr_fit = BUFFER_BYTES / token_bytes;
+	}
+	return nr_fit < nr_tokens ? nr_fit : nr_tokens;
 }
 
 static void cbor_text(struct okv_chain *chain, const char *text)
@@ -158,8 +189,14 @@ int64_t omnikv_chain_vllm(const char *seed, const uint32_t *tokens, size_t nr_to
 		cbor_head(&chain, CBOR_BYTES, DIGEST_BYTES);
 		chain_bytes(&chain, parent, DIGEST_BYTES);
 		cbor_head(&chain, CBOR_ARRAY, block_tokens);
-		for (uint32_t t = 0; t < block_tokens; t++)
-			cbor_head(&chain, CBOR_UINT, block[t]);
+		for (uint32_t t = 0; t < block_tokens;) {
+			uint32_t end = t + tokens_that_fit(&chain, block_tokens - t, 5);
+			uint8_t *at = chain.buffer + chain.used;
+
+			while (t < end)
+				at = cbor_token(at, block[t++]);
+			chain.used = (size_t)(at - chain.buffer);
+		}
 		if (b == 0 && nr_extra) {
 			cbor_head(&chain, CBOR_ARRAY, nr_extra);
 			for (size_t i = 0; i < nr_extra; i++)
@@ -196,14 +233,17 @@ int64_t omnikv_chain_sglang(const uint32_t *tokens, size_t nr_tokens, uint32_t b
 
 		if (b)
 			chain_bytes(&chain, parent, DIGEST_BYTES);
-		for (uint32_t t = 0; t < block_tokens; t++) {
-			uint8_t *at = chain_room(&chain);
+		for (uint32_t t = 0; t < block_tokens;) {
+			uint32_t end = t + tokens_that_fit(&chain, block_tokens - t, 4);
 
-			at[0] = (uint8_t)block[t];
-			at[1] = (uint8_t)(block[t] >> 8);
-			at[2] = (uint8_t)(block[t] >> 16);
-			at[3] = (uint8_t)(block[t] >> 24);
-			chain.used += 4;
+			for (; t < end; t++, chain.used += 4) {
+				uint8_t *at = chain.buffer + chain.used;
+
+				at[0] = (uint8_t)block[t];
+				at[1] = (uint8_t)(block[t] >> 8);
+				at[2] = (uint8_t)(block[t] >> 16);
+				at[3] = (uint8_t)(block[t] >> 24);
+			}
 		}
 		chain_digest(&chain, parent);
 		set_key(&keys[b], parent);

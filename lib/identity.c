@@ -10,11 +10,12 @@
 
 #include <openssl/evp.h>
 
+#include "failpoint.h"
 #include "identity.h"
 
 static void identity_add(struct okv_identity *id, const void *bytes, size_t nr_bytes)
 {
-	if (!id->error && EVP_DigestUpdate(id->ctx, bytes, nr_bytes) != 1)
+	if (!id->error && (OKV_FAILPOINT("identity.update") || EVP_DigestUpdate(id->ctx, bytes, nr_bytes) != 1))
 		id->error = -ENOMEM;
 }
 
@@ -31,7 +32,7 @@ void okv_identity_init(struct okv_identity *id, const char *domain)
 {
 	id->error = 0;
 	id->ctx = EVP_MD_CTX_new();
-	if (!id->ctx || EVP_DigestInit_ex(id->ctx, EVP_sha256(), NULL) != 1)
+	if (OKV_FAILPOINT("identity.init") || !id->ctx || EVP_DigestInit_ex(id->ctx, EVP_sha256(), NULL) != 1)
 		id->error = -ENOMEM;
 	okv_identity_text(id, domain);
 }
@@ -58,7 +59,7 @@ int okv_identity_fini(struct okv_identity *id, uint8_t digest[32])
 {
 	uint8_t result[32];
 
-	if (!id->error && EVP_DigestFinal_ex(id->ctx, result, NULL) != 1)
+	if (!id->error && (OKV_FAILPOINT("identity.final") || EVP_DigestFinal_ex(id->ctx, result, NULL) != 1))
 		id->error = -ENOMEM;
 	EVP_MD_CTX_free(id->ctx);
 	id->ctx = NULL;

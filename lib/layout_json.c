@@ -13,6 +13,7 @@
 
 #include <jansson.h>
 
+#include "failpoint.h"
 #include "layout.h"
 
 #define DEPTH_MAX	5	/* layout { groups [ group { planes [ plane { */
@@ -172,6 +173,9 @@ static int fail_syntax(struct omnikv_error *err, const char *json, size_t len, c
 	char path[4 * QUOTE_BYTES], words[80];
 	size_t stop = error->position > 0 ? (size_t)error->position : 0;
 
+	/* jansson has no words for it where memory was short. */
+	if (!error->text[0] || json_error_code(error) == json_error_out_of_memory)
+		return -ENOMEM;
 	walk(json, stop < len ? stop : len, &place);
 	place_text(json, &place, path, sizeof(path));
 	if (json_error_code(error) == json_error_duplicate_key)
@@ -455,7 +459,7 @@ int omnikv_layout_parse(const char *json, size_t len, struct omnikv_layout *layo
 	root = json_loadb(json, len, JSON_REJECT_DUPLICATES, &error);
 	if (!root)
 		return fail_syntax(err, json, len, &error);
-	made = calloc(1, sizeof(*made));
+	made = OKV_FAILPOINT("layout_json.alloc") ? NULL : calloc(1, sizeof(*made));
 	if (!made) {
 		ret = -ENOMEM;
 		goto out_decref;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "failpoint.h"
 #include "layout.h"
 
 #define GRANULE_BYTES_MIN	4096u
@@ -178,7 +179,7 @@ int omnikv_plan_make(const struct omnikv_layout *layout, const struct omnikv_pla
 		ret = check_config(given, &config, err);
 	if (ret)
 		return ret;
-	made = calloc(1, sizeof(*made));
+	made = OKV_FAILPOINT("plan.alloc") ? NULL : calloc(1, sizeof(*made));
 	if (!made)
 		return -ENOMEM;
 	made->layout = *layout;
