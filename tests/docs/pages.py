@@ -68,6 +68,9 @@ def check_headers():
 def check_commands():
     """Commands of omnikv that the pages show have a --help."""
     program = os.path.join(os.environ.get("OMNIKV_BUILD", f"{TOP}/build"), "bin", "omnikv")
+    if not os.access(program, os.X_OK):
+        yield f"{os.path.relpath(program, TOP)} was not built"
+        return
     commands = set()
     for name in pages():
         for words in re.findall(r"^ {4,}(?:build/bin/)?omnikv ((?:[a-z]+ ?){1,2})", read(name), re.M):

@@ -380,7 +380,10 @@ class Session:
         self.outcomes = outcomes + [o for o in self.outcomes if o.status == "failed"]
 
         lines = {}
-        for data in glob.glob(f"{TOP}/build/cov/obj/**/*.gcda", recursive=True):
+        # By what was compiled, so that a file that nothing ran counts as not run.
+        for data in glob.glob(f"{TOP}/build/cov/obj/**/*.gcno", recursive=True):
+            if not os.path.exists(os.path.join(TOP, os.path.relpath(data, f"{TOP}/build/cov/obj")[:-5] + ".c")):
+                continue
             done = subprocess.run(["gcov", "--json-format", "--stdout", data], cwd=TOP, capture_output=True, check=False)
             for document in done.stdout.decode(errors="replace").splitlines():
                 if not document.startswith("{"):
