@@ -72,6 +72,7 @@ cppflags := -D_GNU_SOURCE -Ilib/include -Iuapi -Ilib -I. $(CPPFLAGS)
 cflags := -std=c11 -Wall -Wextra $(WERROR) -fPIC -fvisibility=hidden -pthread $(CFLAGS) $(san_flags) $(pkg_cflags)
 ldflags := -pthread -Wl,--as-needed $(san_flags) $(LDFLAGS)
 libs := $(pkg_libs) -ldl -lm
+comma := ,
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2);)
 
@@ -191,8 +192,13 @@ $(B)/bin/$(notdir $(1)): $(call obj,$(wildcard $(1)/*.c)) $(a)
 endef
 $(foreach d,$(tool_dirs),$(eval $(call tool_rule,$(d))))
 
+# Our objects' allocations pass through tests/harness/fault.c, which fails them on request.
+wrapped := malloc calloc realloc aligned_alloc posix_memalign strdup strndup EVP_MD_CTX_new \
+	EVP_DigestInit_ex EVP_DigestInit_ex2 EVP_DigestUpdate EVP_DigestFinal_ex
+wrap_flags := $(addprefix -Wl$(comma)--wrap=,$(wrapped))
+
 $(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta)
-	$(call link,$(test_libs) $(libs))
+	$(call link,-Wl$(comma)--start-group $(filter %.a,$^) -Wl$(comma)--end-group $(wrap_flags) $(test_libs) $(libs))
 
 # A fuzz target is run by libFuzzer, or replays files given as arguments.
 ifeq ($(SAN),fuzzer)

@@ -91,7 +91,8 @@ OMNIKV_API int omnikv_namespace_identity(const struct omnikv_namespace *ns, uint
  * h0 = SHA-256(CBOR(seed)), h_i = SHA-256(CBOR([h_(i-1), [tokens], extra or null])), canonical CBOR
  * (vllm/v1/core/kv_cache_utils.py, vllm/utils/hashing.py).
  *
- * Return: the number of keys, -EINVAL (NULL where something is needed, or @block_tokens 0) or -ENOMEM.
+ * Return: the number of keys, -EINVAL (NULL where something is needed, or @block_tokens 0) or -ENOMEM
+ * (keys of the first blocks may then have been written).
  */
 OMNIKV_API int64_t omnikv_chain_vllm(const char *seed, const uint32_t *tokens, size_t nr_tokens,
 				     uint32_t block_tokens, const char *const *extra_keys, size_t nr_extra,
