@@ -119,6 +119,7 @@ class Session:
         self.lock = threading.Lock()
         self.is_tty = sys.stdout.isatty()
         self.built = {}
+        self.times = []  # (seconds, program) of the lane that runs
         self.lane = ""
         self.lane_end = 0.0
         self.build_s = 0.0
@@ -209,6 +210,8 @@ class Session:
         begin = time.monotonic()
         status, text = self.execute(argv, log, timeout, env)
         seconds = time.monotonic() - begin
+        with self.lock:
+            self.times.append((seconds, name))
 
         found = parse_cmocka(text) or parse_tap(text)
         is_told = False
@@ -343,6 +346,7 @@ class Session:
     def run_lane(self, lane):
         budget = BUDGETS.get(lane, BUDGETS[""])[self.full]
         self.lane = lane
+        self.times = []
         before = len(self.outcomes)
         build_before = self.build_s
         begin = time.monotonic()
@@ -355,7 +359,9 @@ class Session:
         spent = time.monotonic() - begin - built
         counts = self.counts(self.outcomes[before:])
         text = f"{lane}: {counts[0]} passed, {counts[1]} failed, {counts[2]} skipped in {spent:.0f} s of {budget} s"
-        self.say(text + (f" (and {built:.0f} s building)" if built >= 1 else ""))
+        slow = [f"{name} {seconds:.0f} s" for seconds, name in sorted(self.times, reverse=True)[:3] if seconds >= 5]
+        self.say(text + (f" (and {built:.0f} s building)" if built >= 1 else "") +
+                 (f"; slowest: {', '.join(slow)}" if slow else ""))
 
     def counts(self, outcomes):
         return [sum(o.count for o in outcomes if o.status == s) for s in ("passed", "failed", "skipped")]
