@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The bookkeeping of a ring, see ring_queue.h.
+ *
+ * Order between operations is three conditions, kept apart: is_linked (a predecessor in the
+ * chain has not succeeded), in_list (a drain stands before it, or it is one and is not first),
+ * and, for a barrier, not being first. An operation is READY when none holds it. Whatever
+ * comes first in submission order is held by nothing but its chain.
+ *
+ * Entered by the thread that runs the ring; okv_sq_get() by the one that submits.
+ */
+#include "ring_queue.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_power_of_two(uint32_t n)
+{
+	return n && !(n & (n - 1));
+}
+
+int okv_sq_init(struct okv_sq *sq, uint32_t nr)
+{
+	if (!is_power_of_two(nr))
+		return -EINVAL;
+	memset(sq, 0, sizeof(*sq));
+	sq->sqes = aligned_alloc(OKV_CACHELINE, (nr * sizeof(*sq->sqes) + OKV_CACHELINE - 1) & ~(size_t)(OKV_CACHELINE - 1));
+	if (!sq->sqes)
+		return -ENOMEM;
+	sq->nr = nr;
+	sq->mask = nr - 1;
+	return 0;
+}
+
+void okv_sq_fini(struct okv_sq *sq)
+{
+	free(sq->sqes);
+}
+
+struct omnikv_sqe *okv_sq_get(struct okv_sq *sq)
+{
+	struct omnikv_sqe *sqe;
+
+	if (sq->filled - sq->seen_head == sq->nr) {
+		/* Pairs with the release when the ring takes operations over. */
+		sq->seen_head = atomic_load_explicit(&sq->head, memory_order_acquire);
+		if (sq->filled - sq->seen_head == sq->nr)
+			return NULL;
+	}
+	sqe = &sq->sqes[sq->filled++ & sq->mask];
+	memset(sqe, 0, sizeof(*sqe));
+	return sqe;
+}
+
+int okv_cq_init(struct okv_cq *cq, uint32_t nr)
+{
+	if (!is_power_of_two(nr) || nr < 2)
+		return -EINVAL;
+	memset(cq, 0, sizeof(*cq));
+	cq->cqes = aligned_alloc(OKV_CACHELINE, (nr * sizeof(*cq->cqes) + OKV_CACHELINE - 1) & ~(size_t)(OKV_CACHELINE - 1));
+	if (!cq->cqes)
+		return -ENOMEM;
+	cq->nr = nr;
+	cq->mask = nr - 1;
+	return 0;
+}
+
+void okv_cq_fini(struct okv_cq *cq)
+{
+	free(cq->cqes);
+}
+
+/* ---- checking ----------------------------------------------------------------------------- */
+
+static bool is_within(uint64_t off, uint64_t bytes, uint64_t limit)
+{
+	uint64_t end;
+
+	return !__builtin_add_overflow(off, bytes, &end) && end <= limit;
+}
+
+static bool is_piece_valid(const struct omnikv_piece *p, uint8_t opcode, uint64_t granule_bytes,
+			   uint64_t hbm_bytes)
+{
+	uint64_t extent_bytes;
+
+	if (!p->bytes || !is_within(p->device_off, p->bytes, hbm_bytes))
+		return false;
+	if (opcode == OMNIKV_OP_COPY) {
+		/* Source and destination of one piece do not overlap. */
+		return is_within(p->extent_off, p->bytes, hbm_bytes) &&
+		       (p->extent_off + p->bytes <= p->device_off || p->device_off + p->bytes <= p->extent_off);
+	}
+	return p->extent.nr_granules &&
+	       !__builtin_mul_overflow(granule_bytes, p->extent.nr_granules, &extent_bytes) &&
+	       is_within(p->extent_off, p->bytes, extent_bytes);
+}
+
+int okv_sqe_check(const struct omnikv_sqe *sqe, uint64_t granule_bytes, uint64_t hbm_bytes)
+{
+	uint64_t total_bytes = 0;
+	uint32_t i;
+
+	if (sqe->opcode >= OMNIKV_OP_NR || (sqe->flags & ~OMNIKV_SQE_F_ALL) || sqe->reserved)
+		return -EINVAL;
+	switch (sqe->opcode) {
+	case OMNIKV_OP_SPILL:
+	case OMNIKV_OP_FETCH:
+	case OMNIKV_OP_PULL:
+		return -EOPNOTSUPP;
+	case OMNIKV_OP_LOAD:
+	case OMNIKV_OP_STORE:
+	case OMNIKV_OP_COPY:
+		break;
+	default:
+		return 0;
+	}
+	if (!sqe->hbm || !sqe->pieces || !sqe->nr_pieces || sqe->nr_pieces > OMNIKV_PIECES_MAX)
+		return -EINVAL;
+	if (sqe->opcode != OMNIKV_OP_COPY && !granule_bytes)
+		return -EPERM;
+	for (i = 0; i < sqe->nr_pieces; i++) {
+		if (!is_piece_valid(&sqe->pieces[i], sqe->opcode, granule_bytes, hbm_bytes))
+			return -EINVAL;
+		/* The result is the sum as a signed number. */
+		if (__builtin_add_overflow(total_bytes, sqe->pieces[i].bytes, &total_bytes) ||
+		    total_bytes > INT64_MAX)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+/* ---- lists -------------------------------------------------------------------------------- */
+
+void okv_op_list_add(struct okv_opq *q, struct okv_op_list *list, struct okv_op *op)
+{
+	uint32_t idx = okv_op_idx(q, op);
+
+	op->list_next = OKV_OP_NONE;
+	op->list_prev = list->last;
+	if (list->last == OKV_OP_NONE)
+		list->first = idx;
+	else
+		q->ops[list->last].list_next = idx;
+	list->last = idx;
+}
+
+void okv_op_list_del(struct okv_opq *q, struct okv_op_list *list, struct okv_op *op)
+{
+	if (op->list_prev == OKV_OP_NONE)
+		list->first = op->list_next;
+	else
+		q->ops[op->list_prev].list_next = op->list_next;
+	if (op->list_next == OKV_OP_NONE)
+		list->last = op->list_prev;
+	else
+		q->ops[op->list_next].list_prev = op->list_prev;
+	op->list_prev = OKV_OP_NONE;
+	op->list_next = OKV_OP_NONE;
+}
+
+static void live_add(struct okv_opq *q, struct okv_op *op)
+{
+	uint32_t idx = okv_op_idx(q, op);
+
+	op->next = OKV_OP_NONE;
+	op->prev = q->live.last;
+	if (q->live.last == OKV_OP_NONE)
+		q->live.first = idx;
+	else
+		q->ops[q->live.last].next = idx;
+	q->live.last = idx;
+	q->nr_live++;
+}
+
+static void live_del(struct okv_opq *q, struct okv_op *op)
+{
+	if (op->prev == OKV_OP_NONE)
+		q->live.first = op->next;
+	else
+		q->ops[op->prev].next = op->next;
+	if (op->next == OKV_OP_NONE)
+		q->live.last = op->prev;
+	else
+		q->ops[op->next].prev = op->prev;
+	q->nr_live--;
+}
+
+/* ---- deadlines: a binary heap of op indices ----------------------------------------------- */
+
+static bool is_earlier(const struct okv_opq *q, uint32_t a, uint32_t b)
+{
+	return q->ops[a].deadline < q->ops[b].deadline;
+}
+
+static void heap_set(struct okv_opq *q, uint32_t pos, uint32_t idx)
+{
+	q->heap[pos] = idx;
+	q->ops[idx].heap_pos = pos;
+}
+
+static void heap_up(struct okv_opq *q, uint32_t pos, uint32_t idx)
+{
+	while (pos && is_earlier(q, idx, q->heap[(pos - 1) / 2])) {
+		heap_set(q, pos, q->heap[(pos - 1) / 2]);
+		pos = (pos - 1) / 2;
+	}
+	heap_set(q, pos, idx);
+}
+
+static void heap_down(struct okv_opq *q, uint32_t pos, uint32_t idx)
+{
+	for (;;) {
+		uint32_t child = 2 * pos + 1;
+
+		if (child >= q->nr_heap)
+			break;
+		if (child + 1 < q->nr_heap && is_earlier(q, q->heap[child + 1], q->heap[child]))
+			child++;
+		if (!is_earlier(q, q->heap[child], idx))
+			break;
+		heap_set(q, pos, q->heap[child]);
+		pos = child;
+	}
+	heap_set(q, pos, idx);
+}
+
+static void heap_del(struct okv_opq *q, struct okv_op *op)
+{
+	uint32_t pos = op->heap_pos;
+	uint32_t last = q->heap[--q->nr_heap];
+
+	if (pos == q->nr_heap)
+		return;
+	if (pos && is_earlier(q, last, q->heap[(pos - 1) / 2]))
+		heap_up(q, pos, last);
+	else
+		heap_down(q, pos, last);
+}
+
+uint64_t okv_opq_next_deadline(const struct okv_opq *q)
+{
+	return q->nr_heap ? q->ops[q->heap[0]].deadline : UINT64_MAX;
+}
+
+struct okv_op *okv_opq_expired(struct okv_opq *q, uint64_t now)
+{
+	if (!q->nr_heap || q->ops[q->heap[0]].deadline > now)
+		return NULL;
+	return &q->ops[q->heap[0]];
+}
+
+/* ---- order -------------------------------------------------------------------------------- */
+
+static bool is_drain(const struct okv_op *op)
+{
+	return op->sqe.flags & OMNIKV_SQE_F_DRAIN;
+}
+
+static void try_ready(struct okv_opq *q, struct okv_op *op)
+{
+	if (op->state != OKV_OP_HELD)
+		return;
+	if (!op->is_doomed) {
+		if (op->is_linked || op->in_list)
+			return;
+		if (op->sqe.opcode == OMNIKV_OP_BARRIER && q->live.first != okv_op_idx(q, op))
+			return;
+	}
+	op->state = OKV_OP_READY;
+	okv_op_list_add(q, &q->ready, op);
+}
+
+static void held_del(struct okv_opq *q, struct okv_op *op)
+{
+	if (!op->in_list)
+		return;
+	okv_op_list_del(q, &q->held, op);
+	op->in_list = false;
+}
+
+/* Called whenever the first live operation or the set of drains may have changed. */
+static void release_held(struct okv_opq *q)
+{
+	struct okv_op *op;
+
+	if (q->live.first != OKV_OP_NONE) {
+		op = &q->ops[q->live.first];
+		held_del(q, op);
+		try_ready(q, op);
+	}
+	while (q->held.first != OKV_OP_NONE) {
+		op = &q->ops[q->held.first];
+		if (is_drain(op))
+			return;
+		/* A drain that has left the list and is live stands before all that are in it. */
+		if (q->nr_drains) {
+			const struct okv_op *d = &q->ops[q->live.first];
+
+			while (!is_drain(d))
+				d = &q->ops[d->next];
+			if (!d->in_list)
+				return;
+		}
+		held_del(q, op);
+		try_ready(q, op);
+	}
+}
+
+int okv_opq_init(struct okv_opq *q, uint32_t nr)
+{
+	uint32_t i;
+
+	memset(q, 0, sizeof(*q));
+	q->ops = calloc(nr, sizeof(*q->ops));
+	q->heap = calloc(nr, sizeof(*q->heap));
+	if (!q->ops || !q->heap) {
+		okv_opq_fini(q);
+		return -ENOMEM;
+	}
+	q->nr = nr;
+	for (i = 0; i < nr; i++)
+		q->ops[i].next = i + 1 < nr ? i + 1 : OKV_OP_NONE;
+	q->free = 0;
+	q->live = q->ready = q->held = (struct okv_op_list) { OKV_OP_NONE, OKV_OP_NONE };
+	q->chain = OKV_OP_NONE;
+	return 0;
+}
+
+void okv_opq_fini(struct okv_opq *q)
+{
+	free(q->ops);
+	free(q->heap);
+	q->ops = NULL;
+	q->heap = NULL;
+}
+
+struct okv_op *okv_opq_add(struct okv_opq *q, const struct omnikv_sqe *sqe, uint64_t deadline)
+{
+	struct okv_op *op;
+	bool was_empty = q->live.first == OKV_OP_NONE;
+	bool bypasses;
+	uint32_t idx;
+
+	assert(q->free != OKV_OP_NONE);
+	idx = q->free;
+	op = &q->ops[idx];
+	q->free = op->next;
+	q->nr_used++;
+
+	op->sqe = *sqe;
+	op->deadline = deadline;
+	op->list_prev = op->list_next = OKV_OP_NONE;
+	op->link_next = OKV_OP_NONE;
+	op->state = OKV_OP_HELD;
+	op->is_linked = false;
+	op->in_list = false;
+	op->is_doomed = false;
+
+	/* A cancellation on its own waits for nothing: it may be what ends the wait. */
+	bypasses = sqe->opcode == OMNIKV_OP_CANCEL && !sqe->flags && !q->chain_open;
+
+	if (q->chain_open) {
+		if (q->chain != OKV_OP_NONE) {
+			op->is_linked = true;
+			q->ops[q->chain].link_next = idx;
+		} else {
+			op->is_doomed = q->chain_failed;
+		}
+	}
+	q->chain_open = sqe->flags & OMNIKV_SQE_F_LINK;
+	q->chain = q->chain_open ? idx : OKV_OP_NONE;
+	q->chain_failed = false;
+
+	if (!op->is_doomed && !was_empty && !bypasses && (is_drain(op) || q->nr_drains)) {
+		op->in_list = true;
+		okv_op_list_add(q, &q->held, op);
+	}
+	if (is_drain(op))
+		q->nr_drains++;
+	live_add(q, op);
+	heap_up(q, q->nr_heap++, idx);
+	try_ready(q, op);
+	return op;
+}
+
+struct okv_op *okv_opq_next(struct okv_opq *q)
+{
+	struct okv_op *op = okv_op_list_first(q, &q->ready);
+
+	if (op) {
+		okv_op_list_del(q, &q->ready, op);
+		op->state = OKV_OP_WAITING;
+	}
+	return op;
+}
+
+void okv_opq_post(struct okv_opq *q, struct okv_op *op, bool failed)
+{
+	uint32_t idx = okv_op_idx(q, op);
+	struct okv_op *follower = NULL;
+
+	if (op->state == OKV_OP_READY)
+		okv_op_list_del(q, &q->ready, op);
+	held_del(q, op);
+	/* The chain's members are neighbours in submission order as long as they are live. */
+	if (op->is_linked)
+		q->ops[op->prev].link_next = OKV_OP_NONE;
+	if (op->link_next != OKV_OP_NONE)
+		follower = &q->ops[op->link_next];
+	if (q->chain == idx) {
+		q->chain = OKV_OP_NONE;
+		q->chain_failed = failed;
+	}
+	if (is_drain(op))
+		q->nr_drains--;
+	live_del(q, op);
+	heap_del(q, op);
+	op->state = OKV_OP_POSTED;
+
+	if (follower) {
+		follower->is_linked = false;
+		if (failed) {
+			follower->is_doomed = true;
+			held_del(q, follower);
+		}
+		try_ready(q, follower);
+	}
+	release_held(q);
+}
+
+void okv_opq_put(struct okv_opq *q, struct okv_op *op)
+{
+	assert(op->state == OKV_OP_POSTED);
+	op->state = OKV_OP_FREE;
+	op->next = q->free;
+	q->free = okv_op_idx(q, op);
+	q->nr_used--;
+}
+
+struct okv_op *okv_opq_find(struct okv_opq *q, uint64_t user_data, const struct okv_op *self)
+{
+	uint32_t idx;
+
+	for (idx = q->live.first; idx != OKV_OP_NONE; idx = q->ops[idx].next) {
+		if (q->ops[idx].sqe.user_data == user_data && &q->ops[idx] != self)
+			return &q->ops[idx];
+	}
+	return NULL;
+}
+
+bool okv_opq_check(const struct okv_opq *q)
+{
+	uint32_t idx, nr_live = 0, nr_free = 0, nr_drains = 0, nr_ready = 0, i;
+	bool is_behind_drain = false;
+
+	for (idx = q->live.first; idx != OKV_OP_NONE; idx = q->ops[idx].next) {
+		const struct okv_op *op = &q->ops[idx];
+		bool bypasses = op->sqe.opcode == OMNIKV_OP_CANCEL && !op->sqe.flags;
+
+		if (op->state == OKV_OP_FREE || op->state == OKV_OP_POSTED || q->heap[op->heap_pos] != idx)
+			return false;
+		if (op->is_linked && (op->prev == OKV_OP_NONE || q->ops[op->prev].link_next != idx))
+			return false;
+		/* Nothing behind a live drain has started, but what is doomed or cancels. */
+		if (is_behind_drain && op->state != OKV_OP_HELD && !op->is_doomed && !bypasses)
+			return false;
+		if (is_drain(op) && op->state > OKV_OP_HELD && q->live.first != idx && !op->is_doomed)
+			return false;
+		is_behind_drain |= is_drain(op);
+		nr_drains += is_drain(op);
+		nr_ready += op->state == OKV_OP_READY;
+		nr_live++;
+	}
+	/* The first one is held by nothing. */
+	if (q->live.first != OKV_OP_NONE && q->ops[q->live.first].state == OKV_OP_HELD)
+		return false;
+	for (idx = q->ready.first; idx != OKV_OP_NONE; idx = q->ops[idx].list_next)
+		nr_ready--;
+	for (idx = q->free; idx != OKV_OP_NONE; idx = q->ops[idx].next)
+		nr_free++;
+	for (i = 1; i < q->nr_heap; i++) {
+		if (is_earlier(q, q->heap[i], q->heap[(i - 1) / 2]))
+			return false;
+	}
+	return nr_live == q->nr_live && nr_live == q->nr_heap && nr_drains == q->nr_drains && !nr_ready &&
+	       nr_free == q->nr - q->nr_used;
+}
