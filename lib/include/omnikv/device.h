@@ -7,7 +7,8 @@
  * late and out of order on request. Both follow the same rules, so that everything that
  * runs on a GPU can be tried without one.
  *
- * A device, its streams and events belong to one thread at a time, unless said otherwise.
+ * A simulated device with all of its rings, streams and events belongs to one thread at a time.
+ * On "host" a stream belongs to one thread; events may be recorded, waited for and queried by any.
  */
 #ifndef OMNIKV_DEVICE_H
 #define OMNIKV_DEVICE_H
@@ -25,7 +26,10 @@ struct omnikv_event;
 
 /** sim: transfers finish late by up to @late_ns and in random order within what dependencies allow. */
 #define OMNIKV_DEVICE_F_SHUFFLE		(1u << 0)
-/** sim: fill what the device no longer owns with 0xdb (freed HBM; sources of finished stores are untouched). */
+/**
+ * sim: fill with 0xdb what must not be read: freed HBM (which stays mapped, read-only, until the device is
+ * closed) and the destination of a load from its beginning until the bytes arrive.
+ */
 #define OMNIKV_DEVICE_F_POISON		(1u << 1)
 #define OMNIKV_DEVICE_F_ALL		0x3u
 
@@ -88,7 +92,10 @@ OMNIKV_API uint64_t omnikv_hbm_bytes(const struct omnikv_hbm *hbm);
  */
 OMNIKV_API int omnikv_stream_create(struct omnikv_device *dev, struct omnikv_stream **stream);
 OMNIKV_API void omnikv_stream_destroy(struct omnikv_stream *stream);
-/** A "kernel": @fn(@arg) runs when the stream gets there, then @duration_ns of device time pass. @fn may be NULL. */
+/**
+ * A "kernel": @fn(@arg) runs when the stream gets there, then @duration_ns of device time pass. @fn may be
+ * NULL; on "sim" it runs inside a poll: it may submit, launch and record, but neither wait nor destroy.
+ */
 OMNIKV_API int omnikv_stream_launch(struct omnikv_stream *stream, uint64_t duration_ns,
 				    void (*fn)(void *arg), void *arg);
 /** Later work waits until @event fires. A poisoned event ends the wait too. */
@@ -109,7 +116,9 @@ OMNIKV_API int omnikv_event_query(struct omnikv_event *event);
 /**
  * omnikv_device_poll() - let a simulated device run
  *
- * Runs the next thing that is due and moves the clock to it; nothing on "host".
+ * Runs the next thing that is due and moves the clock to it; nothing on "host". The deadline of an
+ * operation that nothing else in the queue precedes does not move the clock here, since the caller
+ * may be about to give the device what that operation waits for; waiting calls move it there.
  * Return: 1 when something ran, 0 when nothing can.
  */
 OMNIKV_API int omnikv_device_poll(struct omnikv_device *dev);

@@ -7,6 +7,12 @@
  * use (a copy under way cannot be recalled) the result carries OMNIKV_CQE_F_MORE, and one
  * notification with OMNIKV_CQE_F_NOTIF and the same user_data follows when it is free, as in
  * io_uring's zero-copy send; until then the extents stay referenced and HBM must not be re-used.
+ *
+ * An operation needs one completion slot, a transfer (LOAD, STORE, COPY) two, for its
+ * notification: they are promised at submission, so nothing is ever lost, and an unneeded one
+ * is free again with the result.
+ *
+ * On "sim" submitting, reaping and everything else of the device are one thread's.
  */
 #ifndef OMNIKV_RING_H
 #define OMNIKV_RING_H
@@ -27,16 +33,22 @@ enum omnikv_op {
 	OMNIKV_OP_STORE,	/* device to pool (own PRIVATE extents) */
 	OMNIKV_OP_COPY,		/* device to device, extent_off is the source offset */
 	OMNIKV_OP_BARRIER,	/* completes when all before it have */
-	OMNIKV_OP_CANCEL,	/* withdraws the operation whose user_data is @target */
+	OMNIKV_OP_CANCEL,	/* withdraws the oldest operation whose user_data is @target; its result comes first */
 	OMNIKV_OP_SPILL,	/* pool to NVMe: -EOPNOTSUPP so far */
 	OMNIKV_OP_FETCH,	/* NVMe to pool: -EOPNOTSUPP so far */
 	OMNIKV_OP_PULL,		/* remote to pool: -EOPNOTSUPP so far */
 	OMNIKV_OP_NR,
 };
 
-/** The next operation starts after this one succeeded; when it fails the rest of the chain is -ECANCELED. */
+/**
+ * The next operation starts after this one succeeded; when it fails (or is withdrawn) the rest of
+ * the chain is -ECANCELED. The next one is whatever is submitted next, in the same call or later.
+ */
 #define OMNIKV_SQE_F_LINK	(1u << 0)
-/** Starts after all earlier operations have completed. */
+/**
+ * Starts after all earlier operations have posted their results; later ones start after this one
+ * has, but for a CANCEL without flags, which never waits.
+ */
 #define OMNIKV_SQE_F_DRAIN	(1u << 1)
 #define OMNIKV_SQE_F_ALL	0x3u
 
@@ -57,11 +69,13 @@ struct omnikv_piece {
 /**
  * struct omnikv_sqe - one operation
  * @deadline_ns: nanoseconds from submission (device time on "sim"); 0 is none but the ring's default
- * @pieces:      [nr_pieces], must stay as it is until the last completion
- * @valid:       result, bitmap of nr_pieces bits in whole 64-bit words: bit i set <=> piece i arrived whole; may be NULL
+ * @pieces:      [nr_pieces], must stay as it is until the last completion; the bytes of no two overlap at the destination
+ * @valid:       result, bitmap of nr_pieces bits in whole 64-bit words: bit i set <=> piece i arrived whole; may be NULL.
+ *               Written with the result, not after it
  * @crc:         result, [nr_pieces] CRC32C of each valid piece's bytes; NULL: not computed
- * @wait:        device event that the transfer starts after; may be NULL
- * @signal:      device event that fires when the bytes have arrived (is poisoned when they do not); may be NULL
+ * @wait:        device event that the operation starts after, fired or poisoned; may be NULL
+ * @signal:      device event that fires when the bytes have arrived (is poisoned with the result when they do not), before
+ *               the result is posted; may be NULL
  * @target:      CANCEL: user_data of the operation
  */
 struct omnikv_sqe {
@@ -103,7 +117,7 @@ struct omnikv_ring;
 /**
  * struct omnikv_ring_config - sizes and patience
  * @entries:     submission slots, a power of two up to OMNIKV_RING_ENTRIES_MAX; 0 is 256
- * @cq_entries:  completion slots, a power of two, at least @entries; 0 is 2 x entries
+ * @cq_entries:  completion slots, a power of two, at least @entries (and 2); 0 is 2 x entries
  * @spin_ns:     how long worker and waiter spin before they sleep; 0 is adaptive
  * @deadline_ns: default deadline of operations that have none; 0 is 60 s
  */
@@ -115,7 +129,10 @@ struct omnikv_ring_config {
 	uint64_t	deadline_ns;
 };
 
-/** @client owns what is moved; @dev runs it. On "host" one worker thread is started. */
+/**
+ * @client owns what is moved; @dev runs it. On "host" one worker thread is started. @client may be
+ * NULL for a ring without a pool: LOAD and STORE are -EPERM then.
+ */
 OMNIKV_API int omnikv_ring_init(struct omnikv_client *client, struct omnikv_device *dev,
 				const struct omnikv_ring_config *config, struct omnikv_ring **ring,
 				struct omnikv_error *err);
@@ -133,9 +150,12 @@ OMNIKV_API struct omnikv_sqe *omnikv_get_sqe(struct omnikv_ring *ring);
  * could be because completion slots are not guaranteed: reap first.
  */
 OMNIKV_API int omnikv_submit(struct omnikv_ring *ring);
-/** 0 and the oldest unseen result in @cqe (valid until omnikv_cqe_seen), or -EAGAIN. Polls a simulated device. */
+/** 0 and the oldest unseen result in @cqe (valid until omnikv_cqe_seen), or -EAGAIN after one omnikv_device_poll(). */
 OMNIKV_API int omnikv_peek_cqe(struct omnikv_ring *ring, struct omnikv_cqe **cqe);
-/** As peek, but waits; -ETIME after @timeout_ns of real time; -ENODATA when nothing is in flight. */
+/**
+ * As peek, but waits; -ETIME after @timeout_ns of real time (UINT64_MAX: never); -ENODATA when nothing
+ * is in flight. A simulated device runs meanwhile, and its clock moves to deadlines too.
+ */
 OMNIKV_API int omnikv_wait_cqe(struct omnikv_ring *ring, struct omnikv_cqe **cqe, uint64_t timeout_ns);
 OMNIKV_API void omnikv_cqe_seen(struct omnikv_ring *ring, struct omnikv_cqe *cqe);
 

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Devices: opening by name, device memory and its accounting, events.
+ *
+ * Leaves streams, clocks and transfers to the table of the kind (device_host.c,
+ * device_sim.c). Events are fired by rings and streams under the device's lock, so that one
+ * can be destroyed as soon as it is seen to have fired.
+ */
+#include "device.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define HUGE_BYTES	(UINT64_C(2) << 20)
+
+static const struct okv_device_ops *const kinds[] = { &okv_device_host, &okv_device_sim };
+
+uint64_t okv_monotonic_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void set_error(struct omnikv_error *err, const char *text)
+{
+	if (err)
+		snprintf(err->text, sizeof(err->text), "%s", text);
+}
+
+/* A caller's struct may be shorter than ours (the rest is zero) or longer when its tail is zero. */
+static int copy_config(struct omnikv_device_config *to, const struct omnikv_device_config *from,
+		       struct omnikv_error *err)
+{
+	const unsigned char *bytes = (const unsigned char *)from;
+	size_t i;
+
+	memset(to, 0, sizeof(*to));
+	if (!from)
+		return 0;
+	if (from->size < offsetof(struct omnikv_device_config, hbm_bytes)) {
+		set_error(err, "device configuration: size is too small; set it to sizeof(struct omnikv_device_config)");
+		return -EINVAL;
+	}
+	for (i = sizeof(*to); i < from->size; i++) {
+		if (bytes[i]) {
+			set_error(err, "device configuration: asks for what this library does not know");
+			return -E2BIG;
+		}
+	}
+	memcpy(to, from, from->size < sizeof(*to) ? from->size : sizeof(*to));
+	return 0;
+}
+
+int omnikv_device_open(const char *name, const struct omnikv_device_config *config,
+		       struct omnikv_device **out, struct omnikv_error *err)
+{
+	const struct okv_device_ops *ops = NULL;
+	struct omnikv_device *dev;
+	size_t i;
+	int ret;
+
+	for (i = 0; name && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		if (!strcmp(kinds[i]->name, name))
+			ops = kinds[i];
+	}
+	if (!ops) {
+		if (err)
+			snprintf(err->text, sizeof(err->text), "device \"%.64s\": unknown; there are host and sim",
+				 name ? name : "");
+		return -ENODEV;
+	}
+
+	dev = calloc(1, sizeof(*dev));
+	if (!dev)
+		return -ENOMEM;
+	ret = copy_config(&dev->config, config, err);
+	if (ret)
+		goto err_free;
+	if ((dev->config.flags & ~OMNIKV_DEVICE_F_ALL) || dev->config.fail_ppm > 1000000 ||
+	    !(dev->config.h2d_bytes_s >= 0) || !(dev->config.d2h_bytes_s >= 0)) {
+		set_error(err, "device configuration: unknown flag, fail_ppm over 1000000 or a negative speed");
+		ret = -EINVAL;
+		goto err_free;
+	}
+	if (!dev->config.hbm_bytes)
+		dev->config.hbm_bytes = UINT64_C(16) << 30;
+	dev->ops = ops;
+	pthread_mutex_init(&dev->lock, NULL);
+	ret = ops->open(dev);
+	if (ret)
+		goto err_mutex;
+
+	*out = dev;
+	return 0;
+
+err_mutex:
+	pthread_mutex_destroy(&dev->lock);
+err_free:
+	free(dev);
+	return ret;
+}
+
+void omnikv_device_close(struct omnikv_device *dev)
+{
+	if (!dev)
+		return;
+	assert(!dev->rings);
+	dev->ops->close(dev);
+	pthread_mutex_destroy(&dev->lock);
+	free(dev);
+}
+
+int omnikv_device_info(struct omnikv_device *dev, struct omnikv_device_info *out)
+{
+	struct omnikv_device_info info = { .size = sizeof(info) };
+	size_t size = out->size;
+
+	if (size < sizeof(size))
+		return -EINVAL;
+	pthread_mutex_lock(&dev->lock);
+	info.hbm_bytes = dev->config.hbm_bytes;
+	info.hbm_used_bytes = dev->hbm_used_bytes;
+	info.hbm_peak_bytes = dev->hbm_peak_bytes;
+	pthread_mutex_unlock(&dev->lock);
+	info.h2d_bytes = atomic_load(&dev->h2d_bytes);
+	info.d2h_bytes = atomic_load(&dev->d2h_bytes);
+	info.compute_ns = atomic_load(&dev->compute_ns);
+	info.nr_failed = atomic_load(&dev->nr_failed);
+	dev->ops->info(dev, &info);
+
+	info.size = size;
+	if (size > sizeof(info)) {
+		memset((char *)out + sizeof(info), 0, size - sizeof(info));
+		size = sizeof(info);
+	}
+	memcpy(out, &info, size);
+	return 0;
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+int omnikv_hbm_create(struct omnikv_device *dev, uint64_t bytes, struct omnikv_hbm **out)
+{
+	struct omnikv_hbm *hbm;
+	uint64_t mapped_bytes;
+	void *ptr;
+
+	if (!bytes || bytes > INT64_MAX - HUGE_BYTES)
+		return -EINVAL;
+	hbm = calloc(1, sizeof(*hbm));
+	if (!hbm)
+		return -ENOMEM;
+
+	pthread_mutex_lock(&dev->lock);
+	if (bytes > dev->config.hbm_bytes - dev->hbm_used_bytes) {
+		pthread_mutex_unlock(&dev->lock);
+		goto err_free;
+	}
+	dev->hbm_used_bytes += bytes;
+	if (dev->hbm_used_bytes > dev->hbm_peak_bytes)
+		dev->hbm_peak_bytes = dev->hbm_used_bytes;
+	pthread_mutex_unlock(&dev->lock);
+
+	mapped_bytes = (bytes + 4095) & ~UINT64_C(4095);
+	if (bytes >= HUGE_BYTES) {
+		/* Aligned, so that huge pages can back it. */
+		uintptr_t start, aligned;
+
+		mapped_bytes = (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
+		ptr = mmap(NULL, mapped_bytes + HUGE_BYTES, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (ptr == MAP_FAILED)
+			goto err_account;
+		start = (uintptr_t)ptr;
+		aligned = (start + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1);
+		if (aligned > start)
+			munmap(ptr, aligned - start);
+		if (start + HUGE_BYTES > aligned)
+			munmap((void *)(aligned + mapped_bytes), start + HUGE_BYTES - aligned);
+		ptr = (void *)aligned;
+		madvise(ptr, mapped_bytes, MADV_HUGEPAGE);
+	} else {
+		ptr = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (ptr == MAP_FAILED)
+			goto err_account;
+	}
+
+	hbm->dev = dev;
+	hbm->ptr = ptr;
+	hbm->bytes = bytes;
+	hbm->mapped_bytes = mapped_bytes;
+	*out = hbm;
+	return 0;
+
+err_account:
+	pthread_mutex_lock(&dev->lock);
+	dev->hbm_used_bytes -= bytes;
+	pthread_mutex_unlock(&dev->lock);
+err_free:
+	free(hbm);
+	return -ENOMEM;
+}
+
+int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t bytes, struct omnikv_hbm **out)
+{
+	struct omnikv_hbm *hbm;
+
+	if (!ptr || !bytes || bytes > INT64_MAX)
+		return -EINVAL;
+	hbm = calloc(1, sizeof(*hbm));
+	if (!hbm)
+		return -ENOMEM;
+	hbm->dev = dev;
+	hbm->ptr = ptr;
+	hbm->bytes = bytes;
+	*out = hbm;
+	return 0;
+}
+
+int omnikv_hbm_destroy(struct omnikv_hbm *hbm)
+{
+	struct omnikv_device *dev;
+
+	if (!hbm)
+		return 0;
+	/* Pairs with the release when a transfer's last completion is posted. */
+	if (atomic_load_explicit(&hbm->nr_io, memory_order_acquire))
+		return -EBUSY;
+	dev = hbm->dev;
+	if (hbm->mapped_bytes) {
+		pthread_mutex_lock(&dev->lock);
+		dev->hbm_used_bytes -= hbm->bytes;
+		pthread_mutex_unlock(&dev->lock);
+		dev->ops->hbm_freed(dev, hbm->ptr, hbm->mapped_bytes);
+	}
+	free(hbm);
+	return 0;
+}
+
+void *omnikv_hbm_ptr(const struct omnikv_hbm *hbm)
+{
+	return hbm->ptr;
+}
+
+uint64_t omnikv_hbm_bytes(const struct omnikv_hbm *hbm)
+{
+	return hbm->bytes;
+}
+
+/* ---- events ------------------------------------------------------------------------------- */
+
+int omnikv_event_create(struct omnikv_device *dev, struct omnikv_event **out)
+{
+	struct omnikv_event *event = calloc(1, sizeof(*event));
+
+	if (!event)
+		return -ENOMEM;
+	event->dev = dev;
+	*out = event;
+	return 0;
+}
+
+void omnikv_event_destroy(struct omnikv_event *event)
+{
+	struct omnikv_device *dev;
+
+	if (!event)
+		return;
+	/* Whoever fires it holds the lock until it no longer touches it. */
+	dev = event->dev;
+	pthread_mutex_lock(&dev->lock);
+	pthread_mutex_unlock(&dev->lock);
+	free(event);
+}
+
+void omnikv_event_reset(struct omnikv_event *event)
+{
+	pthread_mutex_lock(&event->dev->lock);
+	atomic_store(&event->state, 0);
+	pthread_mutex_unlock(&event->dev->lock);
+}
+
+int omnikv_event_query(struct omnikv_event *event)
+{
+	return atomic_load(&event->state);
+}
+
+void okv_event_fire(struct omnikv_event *event, int status)
+{
+	struct omnikv_device *dev = event->dev;
+
+	pthread_mutex_lock(&dev->lock);
+	if (!atomic_load(&event->state)) {
+		atomic_store(&event->state, status);
+		atomic_fetch_add(&dev->event_seq, 1);
+		dev->ops->event_fired(dev, event);
+	}
+	pthread_mutex_unlock(&dev->lock);
+}
+
+/* ---- streams and time --------------------------------------------------------------------- */
+
+int omnikv_stream_create(struct omnikv_device *dev, struct omnikv_stream **stream)
+{
+	return dev->ops->stream_create(dev, stream);
+}
+
+void omnikv_stream_destroy(struct omnikv_stream *stream)
+{
+	if (stream)
+		stream->dev->ops->stream_destroy(stream);
+}
+
+int omnikv_stream_launch(struct omnikv_stream *stream, uint64_t duration_ns, void (*fn)(void *arg), void *arg)
+{
+	return stream->dev->ops->stream_launch(stream, duration_ns, fn, arg);
+}
+
+int omnikv_stream_wait(struct omnikv_stream *stream, struct omnikv_event *event)
+{
+	if (event->dev != stream->dev)
+		return -EINVAL;
+	return stream->dev->ops->stream_wait(stream, event);
+}
+
+int omnikv_stream_record(struct omnikv_stream *stream, struct omnikv_event *event)
+{
+	if (event->dev != stream->dev)
+		return -EINVAL;
+	return stream->dev->ops->stream_record(stream, event);
+}
+
+int omnikv_stream_sync(struct omnikv_stream *stream, uint64_t timeout_ns)
+{
+	return stream->dev->ops->stream_sync(stream, timeout_ns);
+}
+
+int omnikv_device_poll(struct omnikv_device *dev)
+{
+	return dev->ops->poll(dev);
+}
+
+int omnikv_device_advance(struct omnikv_device *dev, uint64_t clock_ns)
+{
+	return dev->ops->advance(dev, clock_ns);
+}
+
+int omnikv_device_fail_next(struct omnikv_device *dev, uint32_t nth, int error)
+{
+	if (!nth || error >= 0)
+		return -EINVAL;
+	return dev->ops->fail_next(dev, nth, error);
+}

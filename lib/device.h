@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What every kind of device has in common, and the table of what each does its own way.
+ *
+ * device.c owns opening, HBM accounting and events; device_host.c and device_sim.c own
+ * clocks, streams and the moving of bytes; ring.c decides what to move and when. A new kind
+ * of device is one more table.
+ *
+ * On "host" any thread may enter; on "sim" one at a time.
+ */
+#ifndef OKV_DEVICE_H
+#define OKV_DEVICE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <omnikv/device.h>
+
+struct omnikv_ring;
+struct okv_op;
+
+struct okv_device_ops {
+	const char *name;
+	int (*open)(struct omnikv_device *dev);
+	void (*close)(struct omnikv_device *dev);
+	uint64_t (*clock)(struct omnikv_device *dev);
+	/* clock_ns and what only this kind counts */
+	void (*info)(struct omnikv_device *dev, struct omnikv_device_info *info);
+
+	/* Streams. Created and freed by these; struct omnikv_stream begins with its device. */
+	int (*stream_create)(struct omnikv_device *dev, struct omnikv_stream **stream);
+	void (*stream_destroy)(struct omnikv_stream *stream);
+	int (*stream_launch)(struct omnikv_stream *stream, uint64_t duration_ns, void (*fn)(void *arg), void *arg);
+	int (*stream_wait)(struct omnikv_stream *stream, struct omnikv_event *event);
+	int (*stream_record)(struct omnikv_stream *stream, struct omnikv_event *event);
+	int (*stream_sync)(struct omnikv_stream *stream, uint64_t timeout_ns);
+
+	/* The state of @event has just changed from 0. Called with dev->lock held. */
+	void (*event_fired)(struct omnikv_device *dev, struct omnikv_event *event);
+	/* Memory that the device no longer owns. */
+	void (*hbm_freed)(struct omnikv_device *dev, void *ptr, uint64_t bytes);
+
+	int (*poll)(struct omnikv_device *dev);
+	int (*advance)(struct omnikv_device *dev, uint64_t clock_ns);
+	int (*fail_next)(struct omnikv_device *dev, uint32_t nth, int error);
+
+	/* Rings. ring_exit returns when nothing of the ring is under way. */
+	int (*ring_init)(struct omnikv_ring *ring);
+	void (*ring_exit)(struct omnikv_ring *ring);
+	/* The submission queue has grown. */
+	void (*ring_submitted)(struct omnikv_ring *ring);
+	/* Something may have been posted: let the ring progress without waiting. */
+	void (*ring_poll)(struct omnikv_ring *ring);
+	/* Until a result can be peeked; -ETIME, -ENODATA as omnikv_wait_cqe(). */
+	int (*ring_wait)(struct omnikv_ring *ring, uint64_t timeout_ns);
+
+	/* Begin a transfer that nothing holds back any more; called by the thread that runs the ring. */
+	void (*op_start)(struct okv_op *op);
+	/*
+	 * Withdraw a QUEUED or RUNNING transfer. True: no byte moves any more and okv_op_end() will
+	 * not be called. False: bytes may still move, okv_op_end() follows.
+	 */
+	bool (*op_recall)(struct okv_op *op);
+};
+
+struct omnikv_device {
+	/* fixed after open */
+	const struct okv_device_ops	*ops;
+	struct omnikv_device_config	config;
+	void				*priv;
+
+	pthread_mutex_t			lock;
+	/* under lock */
+	struct omnikv_ring		*rings;
+	uint64_t			hbm_used_bytes;
+	uint64_t			hbm_peak_bytes;
+
+	/* any thread */
+	_Atomic uint64_t		event_seq;	/* raised whenever an event fires */
+	_Atomic uint64_t		h2d_bytes;
+	_Atomic uint64_t		d2h_bytes;
+	_Atomic uint64_t		compute_ns;
+	_Atomic uint64_t		nr_failed;
+};
+
+struct omnikv_hbm {
+	struct omnikv_device	*dev;
+	void			*ptr;
+	uint64_t		bytes;
+	uint64_t		mapped_bytes;	/* 0: attached, not ours */
+	_Atomic uint64_t	nr_io;		/* held by each submitted transfer until its last completion */
+};
+
+/* Waiting threads sleep on state; each kind of device begins its streams with the same field. */
+struct omnikv_event {
+	struct omnikv_device	*dev;
+	_Atomic int32_t		state;		/* 0 not fired, 1 fired, negative errno poisoned */
+	_Atomic uint32_t	nr_sleepers;
+};
+
+struct omnikv_stream {
+	struct omnikv_device	*dev;
+};
+
+extern const struct okv_device_ops okv_device_host;
+extern const struct okv_device_ops okv_device_sim;
+
+/** @status: 1 or a negative errno. What has fired stays as it is until it is reset. */
+void okv_event_fire(struct omnikv_event *event, int status);
+
+/** CLOCK_MONOTONIC in nanoseconds. */
+uint64_t okv_monotonic_ns(void);
+/** @a + @b, or UINT64_MAX. */
+static inline uint64_t okv_add_sat(uint64_t a, uint64_t b)
+{
+	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+#endif /* OKV_DEVICE_H */

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A ring as its device sees it.
+ *
+ * ring.c owns the life of every operation: order, events, deadlines, extents, results. A
+ * device calls okv_ring_run() from the one thread that runs the ring (the worker on "host",
+ * whoever polls on "sim"), moves the bytes of what it was told to start, and reports the end.
+ */
+#ifndef OKV_RING_H
+#define OKV_RING_H
+
+#include "device.h"
+#include "ring_queue.h"
+
+#define OKV_RING_BATCH	64
+
+struct omnikv_ring {
+	struct okv_sq		sq;
+	struct okv_cq		cq;
+
+	/* fixed after creation */
+	struct omnikv_client	*client;
+	struct omnikv_pool	*pool;
+	struct omnikv_device	*dev;
+	unsigned char		*base;
+	uint64_t		granule_bytes;
+	uint64_t		deadline_ns;
+	uint64_t		spin_ns;
+	struct omnikv_ring	*next;		/* of dev->rings, under dev->lock */
+	void			*priv;		/* the device's */
+	_Atomic uint32_t	reaper_sleeps;	/* see futex.h */
+
+	/* owned by the thread that runs the ring */
+	struct okv_opq		q __attribute__((aligned(OKV_CACHELINE)));
+	struct okv_op_list	waiting;	/* OKV_OP_WAITING: event not fired */
+	struct okv_op_list	queued;		/* OKV_OP_QUEUED, where the device keeps them here */
+	uint64_t		seen_event_seq;
+	struct omnikv_extent	names[OKV_RING_BATCH];
+	uint32_t		run_first[OKV_RING_BATCH];
+	uint32_t		run_nr[OKV_RING_BATCH];
+};
+
+/** Take over what was submitted, start what may start, expire what is late. True when anything was done. */
+bool okv_ring_run(struct omnikv_ring *ring);
+/** Show what has been posted and wake the reaper. okv_ring_run() does so itself. */
+void okv_ring_show(struct omnikv_ring *ring);
+/** Withdraw all whose result is not posted, with -ECANCELED. */
+void okv_ring_cancel_all(struct omnikv_ring *ring);
+/** Anything submitted that has not been taken over, or an event since the last run for which something waits. */
+bool okv_ring_has_news(struct omnikv_ring *ring);
+
+/** The transfer begins: reference its extents. Returns how many pieces may move; 0 with op->error set ends it at once. */
+uint32_t okv_op_begin(struct okv_op *op);
+/** Fill @run for piece @idx. */
+struct okv_run;
+void okv_op_piece_run(const struct okv_op *op, uint32_t idx, struct okv_run *run);
+/** Piece @idx has arrived whole; @crc is stored when the caller of the ring asked for it. */
+void okv_op_piece_moved(struct okv_op *op, uint32_t idx, uint32_t crc);
+/** No byte moves any more: post the result, or the notification when the result is out already. */
+void okv_op_end(struct okv_op *op);
+
+static inline bool okv_op_is_held(const struct okv_op *op, uint32_t idx)
+{
+	return op->held[idx / 64] >> (idx % 64) & 1;
+}
+
+static inline bool okv_op_is_moved(const struct okv_op *op, uint32_t idx)
+{
+	return op->moved[idx / 64] >> (idx % 64) & 1;
+}
+
+/** The result may still be written: it is not posted. */
+static inline bool okv_op_wants_crc(const struct okv_op *op)
+{
+	return op->sqe.crc && op->state != OKV_OP_POSTED;
+}
+
+#endif /* OKV_RING_H */
