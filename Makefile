@@ -215,6 +215,7 @@ exec_prefix ?= $(prefix)
 bindir ?= $(exec_prefix)/bin
 libdir ?= $(exec_prefix)/lib
 includedir ?= $(prefix)/include
+mandir ?= $(prefix)/share/man
 D := $(DESTDIR)
 
 define pc_text
@@ -248,6 +249,8 @@ install: all
 	install -m 644 $(wildcard lib/include/*.h) $(D)$(includedir)
 	install -m 644 $(wildcard lib/include/omnikv/*.h) $(D)$(includedir)/omnikv
 	install -m 644 $(wildcard uapi/linux/*.h) $(D)$(includedir)/linux
+	install -d $(D)$(mandir)/man1
+	install -m 644 $(wildcard Documentation/man/*.1) $(D)$(mandir)/man1
 
 # ---- dependencies ----------------------------------------------------------------------------
 -include $(shell find $(B)/obj $(T)/obj -name '*.d' 2>/dev/null)

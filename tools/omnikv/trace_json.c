@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "trace_json.h"
 
@@ -64,4 +65,18 @@ int okv_json_uint(const json_t *root, const char *name, uint64_t min, uint64_t m
 		 !field ? "missing" : json_is_integer(field) ? "out of range" : "no whole number",
 		 (unsigned long long)min, (unsigned long long)max);
 	return -EINVAL;
+}
+
+int okv_line_room(struct okv_trace_line *line, size_t nr)
+{
+	uint32_t *room;
+
+	if (nr <= line->max_tokens)
+		return 0;
+	room = realloc(line->tokens, nr * sizeof(*room));
+	if (!room)
+		return -ENOMEM;
+	line->tokens = room;
+	line->max_tokens = nr;
+	return 0;
 }

@@ -20,4 +20,7 @@ int okv_json_time(const json_t *root, const char *name, uint64_t unit_ns, uint64
 int okv_json_uint(const json_t *root, const char *name, uint64_t min, uint64_t max, int64_t absent,
 		  uint64_t *value, struct omnikv_error *err);
 
+/** Room for @nr tokens in the line; -ENOMEM. */
+int okv_line_room(struct okv_trace_line *line, size_t nr);
+
 #endif /* OKV_TRACE_JSON_H */

@@ -7,7 +7,6 @@
  * Each byte of the text's UTF-8 is a token.
  */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "trace_json.h"
 
@@ -15,7 +14,6 @@ int okv_trace_text_parse(const char *text, size_t len, struct okv_trace_line *li
 {
 	const json_t *input;
 	const char *bytes;
-	uint32_t *room;
 	json_t *root;
 	size_t i;
 	int ret;
@@ -32,19 +30,11 @@ int okv_trace_text_parse(const char *text, size_t len, struct okv_trace_line *li
 		goto out;
 	}
 	ret = okv_json_time(root, "timestamp", 1000, &line->time_ns, err);
+	if (!ret)
+		ret = okv_line_room(line, line->nr_tokens);
 	if (ret)
 		goto out;
 	line->output_tokens = json_string_length(json_object_get(root, "output"));
-
-	if (line->nr_tokens > line->max_tokens) {
-		room = realloc(line->tokens, line->nr_tokens * sizeof(*room));
-		if (!room) {
-			ret = -ENOMEM;
-			goto out;
-		}
-		line->tokens = room;
-		line->max_tokens = line->nr_tokens;
-	}
 	bytes = json_string_value(input);
 	for (i = 0; i < line->nr_tokens; i++)
 		line->tokens[i] = (unsigned char)bytes[i];

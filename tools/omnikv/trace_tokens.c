@@ -7,22 +7,17 @@
  * The counts may be missing; input_toks must agree where it is there.
  */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "trace_json.h"
 
 static int okv_tokens_copy(const json_t *tokens, struct okv_trace_line *line, struct omnikv_error *err)
 {
 	size_t nr = json_array_size(tokens), i;
-	uint32_t *room;
+	int ret;
 
-	if (nr > line->max_tokens) {
-		room = realloc(line->tokens, nr * sizeof(*room));
-		if (!room)
-			return -ENOMEM;
-		line->tokens = room;
-		line->max_tokens = nr;
-	}
+	ret = okv_line_room(line, nr);
+	if (ret)
+		return ret;
 	for (i = 0; i < nr; i++) {
 		const json_t *token = json_array_get(tokens, i);
 

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Sub-commands of omnikv, and how they speak to their user.
+ *
+ * Exit status: 0 done, 1 failed, 2 wrong usage. An error is one line that says what, why and what
+ * to do. Results go to stdout, everything else to stderr.
+ */
+#ifndef OKV_CMD_H
+#define OKV_CMD_H
+
+#include <argp.h>
+
+#include <omnikv/pool.h>
+
+#define OKV_EXIT_DONE	0
+#define OKV_EXIT_FAILED	1
+#define OKV_EXIT_USAGE	2
+
+/**
+ * struct okv_cmd - one sub-command
+ * @run: argv[0] is "omnikv NAME"; returns the exit status
+ */
+struct okv_cmd {
+	const char	*name;
+	const char	*summary;
+	int		(*run)(int argc, char **argv);
+};
+
+int okv_cmd_plan(int argc, char **argv);
+
+/**
+ * okv_cmd_parse() - argp_parse() with errors of one line
+ *
+ * Exits: with 0 after --help, with 2 after a mistake.
+ */
+void okv_cmd_parse(const struct argp *argp, int argc, char **argv, void *input);
+/** Print "PROGRAM: text" and exit with 2. */
+void okv_usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+/** Print "PROGRAM: text". Returns OKV_EXIT_FAILED. */
+int okv_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/** Print "PROGRAM: text" as a remark. */
+void okv_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/** A whole number in [@min, @max]; exits with 2 else. @option is as typed, "--slots". */
+uint64_t okv_number(const char *option, const char *text, uint64_t min, uint64_t max);
+/** A size; exits with 2 when it is none. */
+uint64_t okv_size(const char *option, const char *text);
+
+/* A bar on stderr for what takes over a second; silent where stderr is no terminal. */
+struct okv_progress {
+	const char	*what;
+	uint64_t	start_ns;
+	uint64_t	last_ns;
+	bool		is_on;
+	bool		is_shown;
+};
+
+void okv_progress_init(struct okv_progress *progress, const char *what);
+/** @note is a short text behind the bar; may be NULL. */
+void okv_progress_show(struct okv_progress *progress, uint64_t done, uint64_t total, const char *note);
+/** Wipe the bar. */
+void okv_progress_fini(struct okv_progress *progress);
+
+/** "1.5 GiB" and the like; @text holds at least 24 bytes. */
+const char *okv_bytes_text(uint64_t bytes, char text[24]);
+/** CLOCK_MONOTONIC. */
+uint64_t okv_now_ns(void);
+
+#endif /* OKV_CMD_H */

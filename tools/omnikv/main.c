@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * omnikv, the command line: finds the sub-command and hands over.
+ *
+ * Each sub-command stands in a file of its own, cmd_NAME.c.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <omnikv/version.h>
+
+#include "cmd.h"
+
+static const struct okv_cmd okv_cmds[] = {
+	{ "plan",	"show how a model's KV is cut into blocks",					okv_cmd_plan },
+};
+
+#define OKV_NR_CMDS	(sizeof(okv_cmds) / sizeof(okv_cmds[0]))
+
+static void okv_help(void)
+{
+	size_t i;
+
+	puts("Usage: omnikv COMMAND [OPTION...]\n"
+	     "DRAM-centric KV-cache memory for LLM inference.\n\n"
+	     "Commands:");
+	for (i = 0; i < OKV_NR_CMDS; i++)
+		printf("  %-10s  %s\n", okv_cmds[i].name, okv_cmds[i].summary);
+	puts("\n'omnikv COMMAND --help' describes a command; 'omnikv --version' prints the version.\n"
+	     "Sizes are bytes, or K, M, G, T for powers of 1024: 512M, 1.5G.\n"
+	     "Exit status: 0 done, 1 failed, 2 wrong usage.");
+}
+
+int main(int argc, char **argv)
+{
+	static char name[64];
+	size_t i;
+
+	if (argc < 2) {
+		fputs("omnikv: no command; see 'omnikv --help'\n", stderr);
+		return OKV_EXIT_USAGE;
+	}
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-?") || !strcmp(argv[1], "help")) {
+		okv_help();
+		return OKV_EXIT_DONE;
+	}
+	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
+		puts("omnikv " OMNIKV_VERSION);
+		return OKV_EXIT_DONE;
+	}
+
+	for (i = 0; i < OKV_NR_CMDS; i++) {
+		if (!strcmp(argv[1], okv_cmds[i].name)) {
+			snprintf(name, sizeof(name), "omnikv %s", argv[1]);
+			argv[1] = name;
+			return okv_cmds[i].run(argc - 1, argv + 1);
+		}
+	}
+	fprintf(stderr, "omnikv: unknown %s '%s'; see 'omnikv --help'\n", argv[1][0] == '-' ? "option" : "command",
+		argv[1]);
+	return OKV_EXIT_USAGE;
+}
