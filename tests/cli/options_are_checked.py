@@ -21,11 +21,11 @@ def plans():
         (["plan"], ["--model", "--list"]),
         (["plan", "--model", "nonesuch"], ["--model", "nonesuch", "tiny"]),
         (["plan", "--model", "tiny", "--granule", "5000"], ["--granule", "5000", "4096"]),
-        (["plan", "--model", "tiny", "--size", "10GB"], ["--size", "10GB"]),
+        (["plan", "--model", "tiny", "--pool", "10GB"], ["--pool", "10GB"]),
         (["plan", "--model", "gpt-oss-20b", "--scale", "0"], ["--scale", "'0'"]),
         (["plan", "word", "--model", "tiny"], ["word"]),
     ])
-    done = cli.run("plan", "--model", "tiny", "--size", "256M", "--json")
+    done = cli.run("plan", "--model", "tiny", "--pool", "256M", "--json")
     found = cli.fields(done, model="tiny", block_tokens=512, block_bytes=16384, granule_bytes=4096)
     cli.equal(found["pool"]["blocks"], 16384, "blocks", done)
     for model in cli.run("plan", "--list").out.split():

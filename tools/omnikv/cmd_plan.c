@@ -25,7 +25,7 @@ static const struct argp_option okv_options[] = {
 	  0 },
 	{ "granule", OPT_GRANULE, "SIZE", 0, "Unit of allocation, a multiple of 4K (default: the planner's choice)", 0 },
 	{ "scale", OPT_SCALE, "N", 0, "Divide the bytes of a token by N (default 1)", 0 },
-	{ "size", OPT_POOL_SIZE, "SIZE", 0, "Also say what a pool of this size holds", 0 },
+	{ "pool", OPT_POOL_SIZE, "SIZE", 0, "Also say what a pool of this size holds", 0 },
 	{ "json", OPT_JSON, NULL, 0, "One JSON object", 0 },
 	{ 0 },
 };
@@ -71,7 +71,7 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		args->config.scale = okv_number("--scale", arg, 1, OMNIKV_SCALE_MAX);
 		break;
 	case OPT_POOL_SIZE:
-		args->pool_bytes = okv_size("--size", arg);
+		args->pool_bytes = okv_size("--pool", arg);
 		break;
 	case OPT_JSON:
 		args->is_json = true;
@@ -88,7 +88,7 @@ static const struct argp okv_argp = {
 	.doc = "Show how a model's KV is cut into blocks: tokens and bytes of a block, granule, padding, the pieces of "
 	       "each group of layers.\v"
 	       "Sizes are bytes, or K, M, G, T for powers of 1024. Exit status: 0 done, 1 failed, 2 wrong usage.\n\n"
-	       "  omnikv plan --model llama-3-8b --size 64G",
+	       "  omnikv plan --model llama-3-8b --pool 64G",
 };
 
 int okv_cmd_plan(int argc, char **argv)
