@@ -28,7 +28,10 @@ struct omnikv_manager_config {
 	const char	*eviction;
 };
 
-/** @client must be the pool's manager (OMNIKV_CLIENT_F_MANAGER) and outlive the manager. */
+/**
+ * @client must be the pool's manager (OMNIKV_CLIENT_F_MANAGER; -EPERM else) and outlive the manager; all
+ * sequences' memory is its own. -EINVAL: unknown policy, named in @err.
+ */
 OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
 				     struct omnikv_manager **manager, struct omnikv_error *err);
 /** Frees every cached block. Sequences and matches must be closed. */
@@ -37,11 +40,15 @@ OMNIKV_API struct omnikv_client *omnikv_manager_client(const struct omnikv_manag
 
 /**
  * omnikv_space_open() - the namespace of these fields
- * @plan:   how its blocks are cut; the granule must be the pool's (-EINVAL)
- * @notice: may be NULL; says when a namespace that differs in its layout alone holds blocks,
- *          and names the first differing field (those blocks will not hit)
+ * @plan:   how its blocks are cut; its layout and block_tokens must be those of @ns, its granule the pool's
+ * @notice: may be NULL; on success says when a namespace that differs in its layout (or block_tokens) alone
+ *          holds blocks, and names the first differing field (those blocks will not hit); on failure says why
  *
- * The same fields give the same space. Close with omnikv_space_close(); cached blocks stay.
+ * The same fields give the same space. Close with omnikv_space_close(); cached blocks stay. No two
+ * spaces ever share a hit.
+ *
+ * Return: 0, or -EINVAL (@ns and @plan do not fit each other or the pool), -EOPNOTSUPP (a group with reuse
+ * "none"), -ENOMEM.
  */
 OMNIKV_API int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namespace *ns,
 				 const struct omnikv_plan *plan, struct omnikv_space **space,
@@ -59,7 +66,12 @@ OMNIKV_API int64_t omnikv_lookup(struct omnikv_space *space, const struct omnikv
  * @tail:  key of a partial tail behind the full blocks, or NULL; used only when all of @keys hit
  * @match: result, also for a miss of everything (0 tokens); end with omnikv_match_put()
  *
- * Atomic with eviction: what is counted is leased. Counted in the statistics as one query.
+ * Where the layout has state groups, the hit ends at the deepest block that has their checkpoint.
+ *
+ * Atomic with eviction: what is counted is leased. Counted in the statistics as one query; a tail's
+ * tokens count when it hits (how many a missing one would have had is not known).
+ *
+ * Return: 0, or -EINVAL (a key that is none), -ENOMEM, -EOVERFLOW (65,535 leases end at one block).
  */
 OMNIKV_API int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 			    const struct omnikv_key *tail, struct omnikv_match **match);
@@ -73,10 +85,11 @@ OMNIKV_API void omnikv_match_put(struct omnikv_match *match);
  * @nr_tokens: tokens whose KV is not cached yet
  *
  * 1: yes, counting what could be evicted; 0: not now (leases in the way); -ENOSPC: never in this pool.
+ * Nothing is reserved.
  */
 OMNIKV_API int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens);
 
-/** Drop every block that nothing leases. Returns how many. */
+/** Drop every block that nothing leases, and give its memory back. Returns how many. */
 OMNIKV_API int64_t omnikv_manager_reset(struct omnikv_manager *manager);
 
 /** Counters since creation. Each token of a query is counted once: queried = hit + missed. */
@@ -100,7 +113,10 @@ struct omnikv_manager_stats {
 };
 
 OMNIKV_API int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
-/** Walks all invariants; 0, or -EUCLEAN with the first broken one in @err. For tests and debug builds. */
+/**
+ * Walks all invariants; 0, or -EUCLEAN with the first broken one in @err. For tests and debug builds: no
+ * other thread may be inside a call on a sequence.
+ */
 OMNIKV_API int omnikv_manager_check(struct omnikv_manager *manager, struct omnikv_error *err);
 
 #ifdef __cplusplus

@@ -40,10 +40,18 @@ OMNIKV_API uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq);	/* o
  * bytes are undefined until they are stored. A partial block that is shared is copied first.
  * State groups get one extent an append, in the block that holds the last new token.
  *
- * Return: 0, or -ENOSPC (everything else is leased), with the sequence unchanged.
+ * A step loads the state at the end of the append before and stores the one at the end of this
+ * append; older uncommitted ones are given up. A shared partial block is read when it is copied: what it
+ * holds must have been stored before.
+ *
+ * Return: 0, or -ENOSPC (everything else is leased; at once, with nothing evicted in vain), -ENOMEM,
+ * with the sequence's tokens unchanged.
  */
 OMNIKV_API int omnikv_seq_append(struct omnikv_seq *seq, uint64_t nr_tokens);
-/** Drop tokens from the end, down to @nr_tokens. Blocks no longer used are given up. -EINVAL when longer. */
+/**
+ * Drop tokens from the end, down to @nr_tokens. Blocks no longer used are given up. A state survives
+ * only where it stands at @nr_tokens. -EINVAL when longer.
+ */
 OMNIKV_API int omnikv_seq_truncate(struct omnikv_seq *seq, uint64_t nr_tokens);
 /** Share everything so far, O(1) in length. */
 OMNIKV_API int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork);
@@ -57,8 +65,18 @@ OMNIKV_API int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork)
  * The caller has seen all stores into these blocks complete. A block whose key is cached
  * already is given up in favour of the cached one. Zero-length blocks do not exist.
  *
- * Return: the number of blocks newly published, or -EINVAL (more keys than full blocks, a bad
- * key), -EBUSY (a transfer into a block is in flight), -EIO (a store into it failed).
+ * A state group's checkpoint is published with the block whose end it stands at.
+ *
+ * Each block appears whole or not at all. After an error the blocks before the one that caused it are
+ * published (omnikv_seq_cached_tokens() tells), the rest is the sequence's as before; call again.
+ *
+ * Return: the number of blocks newly published, or
+ *   -EINVAL  more keys than full blocks; a bad key, or one that is cached for another prefix; a tail without
+ *            all keys before it, or one that ends within an entry of a group
+ *   -EBUSY   a transfer into a block is in flight
+ *   -EIO     a store into it failed
+ *   -ENOSPC  a tail had to be copied first
+ *   -ENOMEM
  */
 OMNIKV_API int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys, size_t nr_keys,
 				     const struct omnikv_key *tail);
@@ -68,10 +86,14 @@ OMNIKV_API int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv
  * @group, @layer_idx, @plane: index of the group, of the layer among the group's stored layers, of the plane
  * @from, @to:   tokens [from, to); for state groups the one row of the block that holds token @to - 1
  * @device_off:  device offset of the row of token @from; rows follow densely
- * @pieces:      [max] results, in order, neighbouring runs merged
+ * @pieces:      [max] results, in order; each lies in one extent, so there is one a block
  *
- * Return: the number of pieces, or -ENOSPC (more than @max), -EINVAL (outside the sequence; the
- * rows are not multiples of the group's entries), -ENODATA (a state group without checkpoint).
+ * With n tokens an entry these are entries [@from / n, @to / n), rounded down: those that are whole.
+ *
+ * Return: the number of pieces, or -ENOSPC (more than @max), -EINVAL (outside the sequence), -ENODATA (a
+ * state group that has no state at @to).
+ *
+ * Context: never sleeps, allocates or takes a lock.
  */
 OMNIKV_API int64_t omnikv_seq_pieces(const struct omnikv_seq *seq, uint32_t group, uint32_t layer_idx,
 				     uint32_t plane, uint64_t from, uint64_t to, uint64_t device_off,
@@ -81,7 +103,8 @@ OMNIKV_API int64_t omnikv_seq_pieces(const struct omnikv_seq *seq, uint32_t grou
  * omnikv_seq_block_crc() - CRC32C that a committed block must have
  *
  * Over the block's own rows and nothing else, in the order layer, plane, row: padding and the
- * unused rows of a partial tail do not count. -ENODATA while uncommitted.
+ * unused rows of a partial tail do not count. -ENODATA while uncommitted, and where the sequence was
+ * truncated within the block.
  */
 OMNIKV_API int omnikv_seq_block_crc(const struct omnikv_seq *seq, uint64_t block_idx, uint32_t group, uint32_t *crc);
 

@@ -1,0 +1,717 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The memory manager: lookups, allocation with eviction, admission, counters.
+ *
+ * Publishing is commit.c's, namespaces space.c's, sequences sequence.c's. Any thread; one lock,
+ * never held across a transfer, a checksum or a copy of KV.
+ */
+#include "manager/manager.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "manager/space.h"
+#include "option.h"
+#include "sequence.h"
+
+#define OKV_EVICT_BATCH		64u
+
+/* ---- visits, pins, private blocks ----------------------------------------------------------- */
+
+void okv_visit_enter(struct okv_visit *visit)
+{
+	if (visit->is_inside)
+		return;
+	pthread_mutex_lock(&visit->manager->lock);
+	visit->is_inside = true;
+}
+
+void okv_visit_flush(struct okv_visit *visit)
+{
+	int ret;
+
+	if (!visit->nr_extents)
+		return;
+	/* All were allocated by this client, which manages the pool: it may give up any of them. */
+	ret = omnikv_extent_free(visit->manager->client, visit->extents, visit->nr_extents);
+	assert(ret == 0);
+	(void)ret;
+	visit->nr_extents = 0;
+}
+
+void okv_visit_leave(struct okv_visit *visit)
+{
+	if (!visit->is_inside)
+		return;
+	okv_visit_flush(visit);
+	pthread_mutex_unlock(&visit->manager->lock);
+	visit->is_inside = false;
+}
+
+void okv_visit_give(struct okv_visit *visit, const struct omnikv_extent *extent)
+{
+	if (!extent->nr_granules)
+		return;
+	if (visit->nr_extents == OKV_VISIT_EXTENTS)
+		okv_visit_flush(visit);
+	visit->extents[visit->nr_extents++] = *extent;
+}
+
+int okv_pin_take(struct okv_shelf *shelf, struct okv_pin *pin, uint32_t entry, uint32_t nr_blocks)
+{
+	int ret = okv_index_pin(shelf->index, entry);
+
+	if (ret)
+		return ret;
+	pin->shelf = shelf;
+	pin->entry = entry;
+	pin->nr_blocks = nr_blocks;
+	pin->prev = &shelf->pins;
+	pin->next = shelf->pins.next;
+	pin->next->prev = pin;
+	shelf->pins.next = pin;
+	shelf->pin_blocks += nr_blocks;
+	return 0;
+}
+
+void okv_pin_drop(struct okv_pin *pin)
+{
+	if (!okv_pin_is_active(pin))
+		return;
+	okv_index_unpin(pin->shelf->index, pin->entry);
+	pin->shelf->pin_blocks -= pin->nr_blocks;
+	pin->prev->next = pin->next;
+	pin->next->prev = pin->prev;
+	pin->prev = NULL;
+	pin->next = NULL;
+}
+
+void okv_pin_adopt(struct okv_pin *pin, struct okv_pin *from)
+{
+	if (!okv_pin_is_active(from))
+		return;
+	*pin = *from;
+	pin->prev->next = pin;
+	pin->next->prev = pin;
+	from->prev = NULL;
+}
+
+int okv_pin_move(struct okv_shelf *shelf, struct okv_pin *pin, uint32_t entry, uint32_t nr_blocks)
+{
+	int ret;
+
+	if (entry == OKV_ENTRY_NONE) {
+		okv_pin_drop(pin);
+		return 0;
+	}
+	if (!okv_pin_is_active(pin))
+		return okv_pin_take(shelf, pin, entry, nr_blocks);
+	if (pin->entry == entry)
+		return 0;
+	ret = okv_index_pin(shelf->index, entry);
+	if (ret)
+		return ret;
+	okv_index_unpin(shelf->index, pin->entry);
+	shelf->pin_blocks += (uint64_t)nr_blocks - pin->nr_blocks;
+	pin->entry = entry;
+	pin->nr_blocks = nr_blocks;
+	return 0;
+}
+
+int okv_private_reserve(struct omnikv_manager *manager, uint64_t nr)
+{
+	while (manager->nr_free_privates < nr) {
+		struct okv_private_slab *slab = malloc(sizeof(*slab));
+
+		if (!slab)
+			return -ENOMEM;
+		slab->next = manager->slabs;
+		manager->slabs = slab;
+		for (uint32_t i = OKV_PRIVATE_SLAB; i-- > 0;)
+			okv_private_free(manager, &slab->privates[i]);
+	}
+	return 0;
+}
+
+struct okv_private *okv_private_alloc(struct omnikv_manager *manager)
+{
+	struct okv_private *private = manager->free_privates;
+
+	if (!private)
+		return NULL;
+	manager->free_privates = private->next;
+	manager->nr_free_privates--;
+	atomic_init(&private->nr_refs, 1);
+	private->flags = 0;
+	private->pin.prev = NULL;
+	private->seen = 0;
+	return private;
+}
+
+void okv_private_free(struct omnikv_manager *manager, struct okv_private *private)
+{
+	private->next = manager->free_privates;
+	manager->free_privates = private;
+	manager->nr_free_privates++;
+}
+
+void okv_private_drop(void *opaque, struct okv_leaf *leaf, uint32_t slot)
+{
+	struct okv_private *private = leaf->private[slot];
+	struct okv_visit *visit = opaque;
+	struct omnikv_manager *manager = visit->manager;
+
+	/* Inside, since whoever publishes the block decides by the count. */
+	okv_visit_enter(visit);
+	leaf->private[slot] = NULL;
+	if (atomic_fetch_sub_explicit(&private->nr_refs, 1, memory_order_acq_rel) != 1)
+		return;
+	if (okv_pin_is_active(&private->pin)) {
+		okv_pin_drop(&private->pin);
+	} else {
+		for (uint32_t g = 0; g < leaf->nr_groups; g++) {
+			const struct omnikv_extent *extent = &leaf->extents[slot * leaf->nr_groups + g];
+
+			manager->private_granules -= extent->nr_granules;
+			okv_visit_give(visit, extent);
+		}
+	}
+	okv_private_free(manager, private);
+}
+
+/* ---- what is evictable ---------------------------------------------------------------------- */
+
+static uint64_t okv_cached_granules(const struct omnikv_manager *manager)
+{
+	uint64_t nr = 0;
+
+	for (const struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next)
+		nr += shelf->nr_granules;
+	return nr;
+}
+
+static uint64_t okv_used_granules(const struct omnikv_manager *manager)
+{
+	return manager->private_granules + okv_cached_granules(manager);
+}
+
+static uint64_t okv_entry_granules(const struct okv_shelf *shelf, uint32_t id)
+{
+	struct omnikv_extent extent;
+	uint64_t nr = 0;
+	uint32_t crc;
+
+	for (uint32_t g = 0; g < shelf->nr_groups; g++) {
+		okv_index_extent(shelf->index, id, g, &extent, &crc);
+		nr += extent.nr_granules;
+	}
+	return nr;
+}
+
+/* What the pins of a shelf protect, exactly: a walk over the paths, each entry once. */
+static int okv_shelf_protected(const struct okv_shelf *shelf, uint64_t *nr_blocks, uint64_t *nr_granules)
+{
+	struct okv_index_info info;
+	uint64_t *seen;
+
+	seen = calloc(okv_index_nr_ids(shelf->index) / 64 + 1, sizeof(*seen));
+	if (!seen)
+		return -ENOMEM;
+	for (const struct okv_pin *pin = shelf->pins.next; pin != &shelf->pins; pin = pin->next) {
+		uint32_t id = pin->entry;
+
+		while (id != OKV_ENTRY_NONE && !(seen[id / 64] >> (id % 64) & 1)) {
+			seen[id / 64] |= 1ull << (id % 64);
+			++*nr_blocks;
+			*nr_granules += okv_entry_granules(shelf, id);
+			if (okv_index_get(shelf->index, id, &info))
+				break;
+			id = info.parent;
+		}
+	}
+	free(seen);
+	return 0;
+}
+
+static int okv_protected(const struct omnikv_manager *manager, uint64_t *nr_blocks, uint64_t *nr_granules)
+{
+	int ret = 0;
+
+	*nr_blocks = 0;
+	*nr_granules = 0;
+	for (const struct okv_shelf *shelf = manager->shelves; shelf && !ret; shelf = shelf->next)
+		ret = okv_shelf_protected(shelf, nr_blocks, nr_granules);
+	return ret;
+}
+
+/*
+ * Would evicting everything that nothing protects make room for @nr_granules? The bound by
+ * counting paths is tried first; only where it does not settle the matter are they walked.
+ */
+static bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	uint64_t cached = okv_cached_granules(manager);
+	uint64_t used = manager->private_granules + cached;
+	uint64_t bound = 0, nr_blocks, held;
+
+	for (const struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next) {
+		uint64_t most = shelf->pin_blocks * shelf->block_granules;
+
+		bound += most < shelf->nr_granules ? most : shelf->nr_granules;
+	}
+	if (manager->nr_granules - used + cached - bound >= nr_granules)
+		return true;
+	/* What other clients have, and what waits for transfers, is not ours to evict. */
+	if (omnikv_pool_info(manager->pool, &info) || okv_protected(manager, &nr_blocks, &held))
+		return false;
+	return info.free_bytes / manager->granule_bytes + cached - held >= nr_granules;
+}
+
+/* ---- allocation and eviction ---------------------------------------------------------------- */
+
+/* The shelf that is to give: the one that holds most, of those not in @done. */
+static struct okv_shelf *okv_evict_shelf(const struct omnikv_manager *manager, uint64_t done)
+{
+	struct okv_shelf *most = NULL;
+	uint32_t i = 0;
+
+	for (struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next, i++)
+		if (shelf->nr_granules && (i >= 64 || !(done >> i & 1)) &&
+		    (!most || shelf->nr_granules > most->nr_granules))
+			most = shelf;
+	return most;
+}
+
+/* Evict until @nr_granules are given up or nothing is left to evict. Returns blocks and granules that left. */
+static uint64_t okv_evict(struct okv_visit *visit, uint64_t nr_granules, uint64_t *nr_freed)
+{
+	struct omnikv_manager *manager = visit->manager;
+	struct omnikv_extent extents[OKV_EVICT_BATCH * OMNIKV_GROUPS_MAX];
+	uint64_t nr_blocks = 0, freed = 0, done = 0;
+	struct okv_shelf *shelf;
+
+	while (freed < nr_granules && (shelf = okv_evict_shelf(manager, done))) {
+		uint64_t nr = (nr_granules - freed) / shelf->block_granules;
+		size_t nr_left;
+
+		nr = nr < 1 ? 1 : nr > OKV_EVICT_BATCH ? OKV_EVICT_BATCH : nr;
+		nr_left = okv_index_evict(shelf->index, nr, extents, NULL);
+		for (size_t i = 0; i < nr_left * shelf->nr_groups; i++) {
+			freed += extents[i].nr_granules;
+			shelf->nr_granules -= extents[i].nr_granules;
+			okv_visit_give(visit, &extents[i]);
+		}
+		nr_blocks += nr_left;
+		if (nr_left < nr) {
+			uint32_t i = 0;
+
+			for (struct okv_shelf *s = manager->shelves; s != shelf; s = s->next)
+				i++;
+			if (i >= 64)
+				break;
+			done |= 1ull << i;
+		}
+	}
+	okv_visit_flush(visit);
+	if (nr_freed)
+		*nr_freed = freed;
+	return nr_blocks;
+}
+
+static void okv_wants_undo(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants)
+{
+	for (uint32_t i = 0; i < nr_wants; i++)
+		for (uint32_t k = 0; k < wants[i].count; k++)
+			okv_visit_give(visit, &wants[i].out[k]);
+	okv_visit_flush(visit);
+}
+
+/* Returns how many of the wants were met; all, or what was met is given back. */
+static uint32_t okv_wants_try(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants, int *error)
+{
+	for (uint32_t i = 0; i < nr_wants; i++) {
+		struct okv_want *want = &wants[i];
+		const struct omnikv_extent *after = want->after && want->after->nr_granules ? want->after : NULL;
+
+		*error = omnikv_extent_alloc(visit->manager->client, want->nr_granules, want->count, after,
+					     OMNIKV_ALLOC_F_NO_ZERO, want->out);
+		if (*error) {
+			okv_wants_undo(visit, wants, i);
+			return i;
+		}
+	}
+	return nr_wants;
+}
+
+int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants)
+{
+	struct omnikv_manager *manager = visit->manager;
+	uint64_t need = 0, step = 0, free_granules, used;
+	int ret;
+
+	for (uint32_t i = 0; i < nr_wants; i++)
+		need += (uint64_t)wants[i].count * wants[i].nr_granules;
+	okv_visit_flush(visit);
+
+	used = okv_used_granules(manager);
+	free_granules = used < manager->nr_granules ? manager->nr_granules - used : 0;
+	ret = -ENOSPC;
+	if (need > manager->nr_granules)
+		goto err;
+	if (need > free_granules) {
+		if (!okv_can_make_room(manager, need))
+			goto err;
+		manager->stats.blocks_evicted += okv_evict(visit, need - free_granules, NULL);
+	}
+	/*
+	 * What is free may be in the wrong places, or (a transfer is still on it) not free yet:
+	 * evict more until it fits. Each round evicts or ends, so there are at most as many as
+	 * blocks, and few, since they grow.
+	 */
+	for (;;) {
+		uint32_t nr_met = okv_wants_try(visit, wants, nr_wants, &ret);
+		uint64_t freed;
+
+		if (nr_met == nr_wants)
+			break;
+		if (ret != -ENOSPC)
+			goto err;
+		step = step ? 2 * step : wants[nr_met].nr_granules;
+		manager->stats.blocks_evicted += okv_evict(visit, step < need ? step : need, &freed);
+		if (!freed)
+			goto err;
+	}
+	manager->private_granules += need;
+	used = okv_used_granules(manager);
+	if (used > manager->peak_granules)
+		manager->peak_granules = used;
+	return 0;
+
+err:
+	for (uint32_t i = 0; i < nr_wants; i++)
+		memset(wants[i].out, 0, wants[i].count * sizeof(wants[i].out[0]));
+	return ret;
+}
+
+/* ---- lookups -------------------------------------------------------------------------------- */
+
+static bool okv_key_is_valid(const struct omnikv_key *key)
+{
+	uint8_t rest = 0;
+
+	if (!key || !key->len || key->len > OMNIKV_KEY_BYTES_MAX)
+		return false;
+	for (uint32_t i = key->len; i < OMNIKV_KEY_BYTES_MAX; i++)
+		rest |= key->bytes[i];
+	return !rest;
+}
+
+bool okv_keys_are_valid(const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail)
+{
+	if (nr_keys && !keys)
+		return false;
+	for (size_t i = 0; i < nr_keys; i++)
+		if (!okv_key_is_valid(&keys[i]))
+			return false;
+	return !tail || okv_key_is_valid(tail);
+}
+
+/* The partial tail @key behind @hit, when it is there and can end a hit. */
+static bool okv_match_tail(const struct omnikv_space *space, const struct omnikv_key *key, struct okv_index_hit *hit,
+			   uint32_t *tail_tokens)
+{
+	struct okv_index *index = space->shelf->index;
+	struct okv_index_hit with_tail;
+	struct okv_index_info info;
+	uint32_t id;
+
+	id = okv_index_find(index, space->id, key);
+	if (id == OKV_ENTRY_NONE || okv_index_get(index, id, &info))
+		return false;
+	if (!info.is_partial || info.parent != hit->entry || info.position != hit->nr_blocks)
+		return false;
+	with_tail = (struct okv_index_hit){ .nr_blocks = hit->nr_blocks + 1, .entry = id };
+	if (space->needed_state) {
+		okv_index_usable(index, space->needed_state, &with_tail);
+		if (with_tail.entry != id)
+			return false;
+	}
+	*hit = with_tail;
+	*tail_tokens = info.nr_tokens;
+	return true;
+}
+
+static void okv_match_find(const struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+			   const struct omnikv_key *tail, struct okv_index_hit *hit, uint32_t *tail_tokens)
+{
+	*tail_tokens = 0;
+	*hit = (struct okv_index_hit){ .entry = OKV_ENTRY_NONE };
+	if (nr_keys)
+		okv_index_match(space->shelf->index, space->id, keys, nr_keys, 0, hit);
+	if (tail && hit->nr_blocks == nr_keys && okv_match_tail(space, tail, hit, tail_tokens))
+		return;
+	if (space->needed_state && hit->nr_blocks)
+		okv_index_usable(space->shelf->index, space->needed_state, hit);
+}
+
+int okv_match_locked(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		     const struct omnikv_key *tail, struct okv_pin *pin, struct okv_index_hit *hit,
+		     uint32_t *tail_tokens)
+{
+	struct omnikv_manager_stats *stats = &space->manager->stats;
+	uint64_t block_tokens = space->plan->plan.block_tokens;
+	int ret;
+
+	okv_match_find(space, keys, nr_keys, tail, hit, tail_tokens);
+	if (hit->entry != OKV_ENTRY_NONE) {
+		ret = okv_pin_take(space->shelf, pin, hit->entry, hit->nr_blocks);
+		if (ret)
+			return ret;
+		okv_index_touch(space->shelf->index, hit->entry);
+	}
+	stats->nr_queries++;
+	stats->blocks_queried += nr_keys + (*tail_tokens != 0);
+	stats->tokens_queried += nr_keys * block_tokens + *tail_tokens;
+	stats->blocks_hit += hit->nr_blocks;
+	stats->tokens_hit += (hit->nr_blocks - (*tail_tokens != 0)) * block_tokens + *tail_tokens;
+	return 0;
+}
+
+int64_t omnikv_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys)
+{
+	struct okv_index_hit hit;
+	struct okv_visit visit;
+	uint32_t tail_tokens;
+
+	if (!space || !okv_keys_are_valid(keys, nr_keys, NULL))
+		return -EINVAL;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	okv_match_find(space, keys, nr_keys, NULL, &hit, &tail_tokens);
+	okv_visit_leave(&visit);
+	return hit.nr_blocks;
+}
+
+int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		 const struct omnikv_key *tail, struct omnikv_match **out)
+{
+	struct omnikv_match *match;
+	struct okv_index_hit hit;
+	struct okv_visit visit;
+	int ret;
+
+	if (!space || !out || !okv_keys_are_valid(keys, nr_keys, tail))
+		return -EINVAL;
+	match = calloc(1, sizeof(*match));
+	if (!match)
+		return -ENOMEM;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	ret = okv_match_locked(space, keys, nr_keys, tail, &match->pin, &hit, &match->tail_tokens);
+	if (!ret)
+		okv_space_get_locked(space);
+	okv_visit_leave(&visit);
+	if (ret) {
+		free(match);
+		return ret;
+	}
+	match->space = space;
+	match->nr_blocks = hit.nr_blocks;
+	match->nr_tokens = (hit.nr_blocks - (match->tail_tokens != 0)) * space->plan->plan.block_tokens +
+			   match->tail_tokens;
+	*out = match;
+	return 0;
+}
+
+uint64_t omnikv_match_blocks(const struct omnikv_match *match)
+{
+	return match->nr_blocks;
+}
+
+uint64_t omnikv_match_tokens(const struct omnikv_match *match)
+{
+	return match->nr_tokens;
+}
+
+uint32_t omnikv_match_tail_tokens(const struct omnikv_match *match)
+{
+	return match->tail_tokens;
+}
+
+void omnikv_match_put(struct omnikv_match *match)
+{
+	struct okv_visit visit;
+
+	if (!match)
+		return;
+	okv_visit_init(&visit, match->space->manager);
+	okv_visit_enter(&visit);
+	okv_pin_drop(&match->pin);
+	okv_space_put_locked(match->space);
+	okv_visit_leave(&visit);
+	free(match);
+}
+
+/* ---- admission, reset, counters ------------------------------------------------------------- */
+
+int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens)
+{
+	const struct omnikv_plan *plan;
+	struct omnikv_manager *manager;
+	uint64_t nr_blocks, need, free_granules, used;
+	struct okv_visit visit;
+	int ret;
+
+	if (!space)
+		return -EINVAL;
+	manager = space->manager;
+	plan = &space->plan->plan;
+	nr_blocks = nr_tokens / plan->block_tokens + (nr_tokens % plan->block_tokens != 0);
+	if (!nr_blocks)
+		return 1;
+	if (__builtin_mul_overflow(nr_blocks, okv_plan_granules(plan, false), &need) ||
+	    __builtin_add_overflow(need, okv_plan_granules(plan, true) - okv_plan_granules(plan, false), &need) ||
+	    need > manager->nr_granules)
+		return -ENOSPC;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	used = okv_used_granules(manager);
+	free_granules = used < manager->nr_granules ? manager->nr_granules - used : 0;
+	ret = need <= free_granules || okv_can_make_room(manager, need);
+	okv_visit_leave(&visit);
+	return ret;
+}
+
+int64_t omnikv_manager_reset(struct omnikv_manager *manager)
+{
+	struct okv_visit visit;
+	int64_t nr_blocks;
+
+	if (!manager)
+		return -EINVAL;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	nr_blocks = okv_evict(&visit, UINT64_MAX, NULL);
+	okv_visit_leave(&visit);
+	return nr_blocks;
+}
+
+int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats)
+{
+	struct omnikv_manager_stats full;
+	struct okv_index_stats index;
+	struct okv_visit visit;
+	uint64_t held;
+	int ret;
+
+	if (!manager || !stats)
+		return -EINVAL;
+	ret = okv_option_check(stats, sizeof(full));
+	if (ret)
+		return ret;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	full = manager->stats;
+	full.nr_blocks = 0;
+	full.hash_collisions = 0;
+	for (struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next) {
+		okv_index_stats(shelf->index, &index);
+		full.nr_blocks += index.nr_entries;
+		full.hash_collisions += index.nr_collisions;
+	}
+	ret = okv_protected(manager, &full.nr_leased_blocks, &held);
+	full.cached_bytes = okv_cached_granules(manager) * manager->granule_bytes;
+	full.peak_used_bytes = manager->peak_granules * manager->granule_bytes;
+	full.mean_run_blocks = manager->nr_runs ? (double)manager->nr_placed / manager->nr_runs : 0;
+	okv_visit_leave(&visit);
+	if (ret)
+		return ret;
+	okv_option_return(stats, &full, sizeof(full));
+	return 0;
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
+			  struct omnikv_manager **out, struct omnikv_error *err)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	struct omnikv_manager_config full;
+	struct omnikv_manager *manager;
+	struct omnikv_extent meta;
+	int ret;
+
+	if (err)
+		err->text[0] = '\0';
+	if (!client || !out)
+		return -EINVAL;
+	ret = okv_option_copy(&full, sizeof(full), config);
+	if (ret)
+		return okv_error_set(err, ret, "struct omnikv_manager_config is of another size");
+	if (full.eviction && strcmp(full.eviction, "lru"))
+		return okv_error_set(err, -EINVAL, "eviction: \"%.64s\" is unknown; \"lru\" is possible", full.eviction);
+	ret = omnikv_pool_info(omnikv_client_pool(client), &info);
+	if (ret)
+		return ret;
+	/* Only the pool's manager may have META: the client proves that it is. */
+	ret = omnikv_extent_alloc(client, 1, 1, NULL, OMNIKV_ALLOC_F_META | OMNIKV_ALLOC_F_NO_ZERO, &meta);
+	if (!ret)
+		ret = omnikv_extent_free(client, &meta, 1);
+	if (ret == -EPERM)
+		return okv_error_set(err, ret, "the client does not manage its pool; open it with OMNIKV_CLIENT_F_MANAGER");
+	if (ret && ret != -ENOSPC)
+		return ret;
+
+	manager = calloc(1, sizeof(*manager));
+	if (!manager)
+		return -ENOMEM;
+	ret = -pthread_mutex_init(&manager->lock, NULL);
+	if (ret) {
+		free(manager);
+		return ret;
+	}
+	manager->client = client;
+	manager->pool = omnikv_client_pool(client);
+	manager->base = omnikv_pool_base(manager->pool);
+	manager->granule_bytes = info.granule_bytes;
+	manager->nr_granules = info.nr_granules;
+	manager->sweep_at = 64;
+	manager->seqs.prev = &manager->seqs;
+	manager->seqs.next = &manager->seqs;
+	*out = manager;
+	return 0;
+}
+
+void omnikv_manager_destroy(struct omnikv_manager *manager)
+{
+	struct okv_private_slab *slab;
+	struct okv_shelf *shelf;
+
+	if (!manager)
+		return;
+	assert(manager->seqs.next == &manager->seqs);
+	omnikv_manager_reset(manager);
+	okv_space_fini(manager);
+	while ((shelf = manager->shelves)) {
+		assert(shelf->pins.next == &shelf->pins);
+		manager->shelves = shelf->next;
+		okv_index_destroy(shelf->index);
+		free(shelf);
+	}
+	while ((slab = manager->slabs)) {
+		manager->slabs = slab->next;
+		free(slab);
+	}
+	pthread_mutex_destroy(&manager->lock);
+	free(manager);
+}
+
+struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager)
+{
+	return manager->client;
+}

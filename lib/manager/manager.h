@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The inside of the memory manager, for its own files and for sequences.
+ *
+ * Owns: one lock, the shelves (an index for each shape of block), the namespaces, the private
+ * blocks of sequences, the counters. Leaves to the pool: granules, states, references of
+ * transfers; to the index: keys, order of eviction.
+ *
+ * Accounting, which omnikv_manager_check() walks (granules):
+ *
+ *	private  = sum over private blocks of sequences, each once
+ *	cached   = sum over entries of all shelves
+ *	used     = private + cached
+ *	pool's PRIVATE and SEALED = used, where this is the pool's only client
+ *	pins of an index = pins in its shelf's list
+ *
+ * Locks: manager > pool. Nothing here sleeps under the lock but for memory of its own.
+ */
+#ifndef OKV_MANAGER_H
+#define OKV_MANAGER_H
+
+#include <pthread.h>
+
+#include <omnikv/manager.h>
+
+#include "table.h"
+#include "manager/pin.h"
+#include "manager/index.h"
+
+/** What an index calls a full block, whatever the T of its namespace. */
+#define OKV_BLOCK_FULL		OKV_INDEX_TOKENS_MAX
+#define OKV_SPACE_BUCKETS	256u
+#define OKV_VISIT_EXTENTS	128u
+#define OKV_PRIVATE_SLAB	1024u
+
+/**
+ * struct okv_shelf - blocks of all namespaces whose layouts have the same groups
+ * @nr_groups, @optional_groups: fixed; see struct okv_index_config
+ * @block_granules: most that one block of any of its namespaces takes
+ * @nr_granules:    of all entries
+ * @pins:          head of the list of active pins
+ * @pin_blocks:    sum of their path lengths: at least the number of blocks that they protect
+ */
+struct okv_shelf {
+	struct okv_shelf	*next;
+	struct okv_index	*index;
+	uint32_t		nr_groups;
+	uint32_t		optional_groups;
+	uint64_t		block_granules;
+	uint64_t		nr_granules;
+	struct okv_pin		pins;
+	uint64_t		pin_blocks;
+};
+
+/** A plan that spaces share; equal plans are one. */
+struct okv_space_plan {
+	struct okv_space_plan	*next;
+	uint64_t		nr_spaces;
+	struct omnikv_plan	plan;
+};
+
+/**
+ * struct omnikv_space - one namespace
+ * @id:           its number in the shelf's index
+ * @needed_state: groups that the last block of a hit must have
+ * @nr_opens:     omnikv_space_open() less omnikv_space_close(), and its sequences and matches
+ */
+struct omnikv_space {
+	struct omnikv_manager	*manager;
+	struct omnikv_space	*next;
+	struct okv_shelf	*shelf;
+	struct okv_space_plan	*plan;
+	uint32_t		id;
+	uint32_t		needed_state;
+	uint64_t		nr_opens;
+	uint8_t			identity[32];
+	uint8_t			kin[32];	/* identity of all its fields but those of the layout */
+};
+
+struct omnikv_match {
+	struct omnikv_space	*space;
+	struct okv_pin		pin;
+	uint64_t		nr_blocks;
+	uint64_t		nr_tokens;
+	uint32_t		tail_tokens;
+};
+
+struct okv_private_slab {
+	struct okv_private_slab	*next;
+	struct okv_private	privates[OKV_PRIVATE_SLAB];
+};
+
+struct okv_seq_link {
+	struct okv_seq_link	*prev;
+	struct okv_seq_link	*next;
+};
+
+struct omnikv_manager {
+	/* fixed after creation */
+	struct omnikv_client	*client;
+	struct omnikv_pool	*pool;
+	unsigned char		*base;
+	uint64_t		granule_bytes;
+	uint64_t		nr_granules;
+	uint32_t		hash_bits;	/* tests: see struct okv_index_config */
+
+	pthread_mutex_t		lock;
+	/* guarded by @lock */
+	struct okv_shelf	*shelves;
+	struct okv_space_plan	*plans;
+	struct omnikv_space	*spaces[OKV_SPACE_BUCKETS];
+	struct omnikv_space	**space_of_id;
+	uint32_t		nr_ids;
+	uint32_t		nr_spaces;
+	uint32_t		sweep_at;	/* spaces at which unused ones are looked for */
+	struct okv_private_slab	*slabs;
+	struct okv_private	*free_privates;
+	uint64_t		nr_free_privates;
+	struct okv_seq_link	seqs;
+	uint64_t		private_granules;
+	uint64_t		peak_granules;
+	uint64_t		nr_placed;	/* blocks ever allocated */
+	uint64_t		nr_runs;	/* of these, not right behind the one before */
+	uint64_t		seen;		/* number of the last walk */
+	struct omnikv_manager_stats stats;
+};
+
+/*
+ * A visit is one stay under the manager's lock. Extents given up during it go back to the pool
+ * in batches, the last one when it ends.
+ */
+struct okv_visit {
+	struct omnikv_manager	*manager;
+	bool			is_inside;
+	uint32_t		nr_extents;
+	struct omnikv_extent	extents[OKV_VISIT_EXTENTS];
+};
+
+static inline void okv_visit_init(struct okv_visit *visit, struct omnikv_manager *manager)
+{
+	visit->manager = manager;
+	visit->is_inside = false;
+	visit->nr_extents = 0;
+}
+
+/** No effect when inside already. */
+void okv_visit_enter(struct okv_visit *visit);
+/** No effect when outside. */
+void okv_visit_leave(struct okv_visit *visit);
+void okv_visit_flush(struct okv_visit *visit);
+/** @extent is no longer used; nr_granules 0 is nothing. Inside. */
+void okv_visit_give(struct okv_visit *visit, const struct omnikv_extent *extent);
+
+/*
+ * The functions below are called inside a visit.
+ */
+
+/** -ESTALE, -EOVERFLOW as okv_index_pin(). @pin is not active. */
+int okv_pin_take(struct okv_shelf *shelf, struct okv_pin *pin, uint32_t entry, uint32_t nr_blocks);
+/** No effect on one that is not active. */
+void okv_pin_drop(struct okv_pin *pin);
+/** @pin, which is not active, takes the place of @from. */
+void okv_pin_adopt(struct okv_pin *pin, struct okv_pin *from);
+/** Move @pin to another entry of @shelf, or (OKV_ENTRY_NONE) drop it. On an error it stays where it was. */
+int okv_pin_move(struct okv_shelf *shelf, struct okv_pin *pin, uint32_t entry, uint32_t nr_blocks);
+
+/** A fresh private block with one count; NULL when okv_private_reserve() has not seen to it. */
+struct okv_private *okv_private_alloc(struct omnikv_manager *manager);
+/** Room for @nr of them. -ENOMEM. */
+int okv_private_reserve(struct omnikv_manager *manager, uint64_t nr);
+void okv_private_free(struct omnikv_manager *manager, struct okv_private *private);
+/** okv_table_drop_fn; @opaque is the visit, which is entered. The manager's client owns the extents. */
+void okv_private_drop(void *opaque, struct okv_leaf *leaf, uint32_t slot);
+
+/**
+ * struct okv_want - extents that a request needs
+ * @after: where they should go, behind; may point to a result of an earlier want; NULL
+ * @out:   [count]
+ */
+struct okv_want {
+	uint32_t			nr_granules;
+	uint32_t			count;
+	const struct omnikv_extent	*after;
+	struct omnikv_extent		*out;
+};
+
+/**
+ * okv_manager_alloc() - all of @wants or nothing, evicting what it takes
+ *
+ * Refuses before it evicts when even evicting everything would not do.
+ *
+ * Return: 0; -ENOSPC with each @out cleared.
+ */
+int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants);
+
+/** Granules that a block takes; of state groups only where @with_state. */
+uint64_t okv_plan_granules(const struct omnikv_plan *plan, bool with_state);
+
+/** Are these keys, each of 1 to OMNIKV_KEY_BYTES_MAX bytes with zeroes behind? @tail may be NULL. */
+bool okv_keys_are_valid(const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail);
+
+/**
+ * okv_match_locked() - find, pin, touch and count
+ * @hit: OKV_ENTRY_NONE and 0 blocks when there is none; else @pin is active
+ */
+int okv_match_locked(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		     const struct omnikv_key *tail, struct okv_pin *pin, struct okv_index_hit *hit,
+		     uint32_t *tail_tokens);
+
+#endif /* OKV_MANAGER_H */

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Namespaces of a manager: opened by their fields, kept while anything is open or cached.
+ *
+ * Two namespaces never share a hit, since the number of the namespace is part of every key in
+ * the index. Spaces whose layouts have the same groups share a shelf, so that their blocks
+ * leave in one order. Any thread; the manager's lock guards the tables.
+ */
+#include "manager/space.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "error.h"
+#include "option.h"
+
+/* Unused spaces are looked for when there are this many; costs a walk over all entries. */
+#define OKV_SPACE_SWEEP_MIN	64u
+
+/* The same for all namespaces that differ in their layout and its block size alone. */
+static int okv_space_kin(const struct omnikv_namespace *ns, uint8_t kin[32])
+{
+	struct omnikv_namespace plain = *ns;
+	struct omnikv_layout *layout;
+	int ret;
+
+	layout = malloc(sizeof(*layout));
+	if (!layout)
+		return -ENOMEM;
+	ret = omnikv_layout_preset("tiny", layout, NULL);
+	if (!ret) {
+		plain.layout = layout;
+		plain.block_tokens = 1;
+		ret = omnikv_namespace_identity(&plain, kin);
+	}
+	free(layout);
+	return ret;
+}
+
+static uint32_t okv_space_bucket(const uint8_t identity[32])
+{
+	uint32_t word;
+
+	memcpy(&word, identity, sizeof(word));
+	return word % OKV_SPACE_BUCKETS;
+}
+
+uint64_t okv_plan_granules(const struct omnikv_plan *plan, bool with_state)
+{
+	uint64_t nr = 0;
+
+	for (uint32_t g = 0; g < plan->layout.nr_groups; g++)
+		if (with_state || !omnikv_group_is_state(&plan->layout.groups[g]))
+			nr += plan->groups[g].nr_granules;
+	return nr;
+}
+
+static struct okv_shelf *okv_shelf_get(struct omnikv_manager *manager, const struct omnikv_plan *plan)
+{
+	struct okv_index_config config = {
+		.nr_groups = plan->layout.nr_groups,
+		.block_tokens = OKV_BLOCK_FULL,
+		.hash_bits = manager->hash_bits,
+	};
+	struct okv_shelf *shelf;
+
+	for (uint32_t g = 0; g < plan->layout.nr_groups; g++)
+		if (omnikv_group_is_state(&plan->layout.groups[g]))
+			config.optional_groups |= 1u << g;
+
+	for (shelf = manager->shelves; shelf; shelf = shelf->next)
+		if (shelf->nr_groups == config.nr_groups && shelf->optional_groups == config.optional_groups)
+			return shelf;
+
+	shelf = calloc(1, sizeof(*shelf));
+	if (!shelf)
+		return NULL;
+	if (getrandom(config.seed, sizeof(config.seed), 0) != (ssize_t)sizeof(config.seed) ||
+	    okv_index_create(&config, &shelf->index)) {
+		free(shelf);
+		return NULL;
+	}
+	shelf->nr_groups = config.nr_groups;
+	shelf->optional_groups = config.optional_groups;
+	shelf->pins.next = &shelf->pins;
+	shelf->pins.prev = &shelf->pins;
+	shelf->next = manager->shelves;
+	manager->shelves = shelf;
+	return shelf;
+}
+
+static bool okv_plan_is_equal(const struct omnikv_plan *a, const struct omnikv_plan *b)
+{
+	return a->block_tokens == b->block_tokens && a->granule_bytes == b->granule_bytes && a->scale == b->scale &&
+	       omnikv_layout_diff(&a->layout, &b->layout, NULL) == -ENOENT;
+}
+
+static struct okv_space_plan *okv_space_plan_get(struct omnikv_manager *manager, const struct omnikv_plan *plan)
+{
+	struct okv_space_plan *sp;
+
+	for (sp = manager->plans; sp; sp = sp->next) {
+		if (okv_plan_is_equal(&sp->plan, plan)) {
+			sp->nr_spaces++;
+			return sp;
+		}
+	}
+	sp = malloc(sizeof(*sp));
+	if (!sp)
+		return NULL;
+	sp->plan = *plan;
+	sp->nr_spaces = 1;
+	sp->next = manager->plans;
+	manager->plans = sp;
+	return sp;
+}
+
+static void okv_space_plan_put(struct omnikv_manager *manager, struct okv_space_plan *sp)
+{
+	struct okv_space_plan **link;
+
+	if (--sp->nr_spaces)
+		return;
+	for (link = &manager->plans; *link != sp; link = &(*link)->next)
+		;
+	*link = sp->next;
+	free(sp);
+}
+
+static void okv_space_free(struct omnikv_manager *manager, struct omnikv_space *space)
+{
+	struct omnikv_space **link = &manager->spaces[okv_space_bucket(space->identity)];
+
+	while (*link != space)
+		link = &(*link)->next;
+	*link = space->next;
+	manager->space_of_id[space->id] = NULL;
+	manager->nr_spaces--;
+	okv_space_plan_put(manager, space->plan);
+	free(space);
+}
+
+/* How many blocks each namespace has, by id: [nr_ids]. */
+static void okv_space_count(const struct omnikv_manager *manager, uint64_t *nr_blocks)
+{
+	struct okv_index_info info;
+
+	memset(nr_blocks, 0, manager->nr_ids * sizeof(*nr_blocks));
+	for (struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next)
+		for (uint32_t id = 0; id < okv_index_nr_ids(shelf->index); id++)
+			if (!okv_index_get(shelf->index, id, &info))
+				nr_blocks[info.ns]++;
+}
+
+/* Forget spaces that nothing has open and that hold nothing. */
+static void okv_space_sweep(struct omnikv_manager *manager)
+{
+	uint64_t *nr_blocks = malloc((manager->nr_ids + 1) * sizeof(*nr_blocks));
+
+	if (!nr_blocks)
+		return;
+	okv_space_count(manager, nr_blocks);
+	for (uint32_t id = 0; id < manager->nr_ids; id++) {
+		struct omnikv_space *space = manager->space_of_id[id];
+
+		if (space && !space->nr_opens && !nr_blocks[id])
+			okv_space_free(manager, space);
+	}
+	free(nr_blocks);
+	manager->sweep_at = 2 * manager->nr_spaces + OKV_SPACE_SWEEP_MIN;
+}
+
+static int okv_space_id(struct omnikv_manager *manager, uint32_t *id)
+{
+	struct omnikv_space **space_of_id;
+	uint32_t i;
+
+	for (i = 0; i < manager->nr_ids; i++)
+		if (!manager->space_of_id[i])
+			break;
+	if (i == manager->nr_ids) {
+		uint32_t nr_ids = manager->nr_ids ? 2 * manager->nr_ids : 16;
+
+		if (nr_ids > OKV_INDEX_NS_MAX)
+			return -ENOSPC;
+		space_of_id = realloc(manager->space_of_id, nr_ids * sizeof(*space_of_id));
+		if (!space_of_id)
+			return -ENOMEM;
+		memset(space_of_id + manager->nr_ids, 0, (nr_ids - manager->nr_ids) * sizeof(*space_of_id));
+		manager->space_of_id = space_of_id;
+		manager->nr_ids = nr_ids;
+	}
+	*id = i;
+	return 0;
+}
+
+/* Does a namespace that differs in its layout alone hold blocks? Then say how it differs. */
+static void okv_space_notice(struct omnikv_manager *manager, const struct omnikv_space *space,
+			     struct omnikv_error *notice)
+{
+	const struct omnikv_plan *plan = &space->plan->plan;
+	struct omnikv_error diff;
+	uint64_t *nr_blocks;
+	bool has_kin = false;
+
+	for (uint32_t id = 0; id < manager->nr_ids; id++) {
+		const struct omnikv_space *other = manager->space_of_id[id];
+
+		has_kin |= other && other != space && !memcmp(other->kin, space->kin, sizeof(space->kin));
+	}
+	nr_blocks = has_kin ? malloc(manager->nr_ids * sizeof(*nr_blocks)) : NULL;
+	if (!nr_blocks)
+		return;
+	okv_space_count(manager, nr_blocks);
+	for (uint32_t id = 0; id < manager->nr_ids; id++) {
+		const struct omnikv_space *other = manager->space_of_id[id];
+		const struct omnikv_plan *theirs;
+
+		if (!other || other == space || !nr_blocks[id] || memcmp(other->kin, space->kin, sizeof(space->kin)))
+			continue;
+		theirs = &other->plan->plan;
+		if (omnikv_layout_diff(&plan->layout, &theirs->layout, &diff))
+			snprintf(diff.text, sizeof(diff.text), "block_tokens: %u and %u", plan->block_tokens,
+				 theirs->block_tokens);
+		okv_error_set(notice, 0,
+			      "%llu cached blocks will not hit: same namespace but for its layout; first difference: %.160s",
+			      (unsigned long long)nr_blocks[id], diff.text);
+		break;
+	}
+	free(nr_blocks);
+}
+
+/* Everything about @ns and @plan that can be wrong, without a side effect. */
+static int okv_space_check(const struct omnikv_manager *manager, const struct omnikv_namespace *ns,
+			   const struct omnikv_plan *plan, struct omnikv_error *notice)
+{
+	struct omnikv_error diff;
+	int ret;
+
+	if (plan->granule_bytes != manager->granule_bytes)
+		return okv_error_set(notice, -EINVAL,
+				     "granule: the plan has %u bytes, the pool %llu; plan with the pool's granule",
+				     plan->granule_bytes, (unsigned long long)manager->granule_bytes);
+	if (!plan->block_tokens || plan->block_tokens >= OKV_BLOCK_FULL)
+		return okv_error_set(notice, -EINVAL, "block_tokens: %u; 1 to %u are possible", plan->block_tokens,
+				     OKV_BLOCK_FULL - 1);
+	if (ns->block_tokens != plan->block_tokens)
+		return okv_error_set(notice, -EINVAL, "block_tokens: %u in the namespace, %u in the plan",
+				     ns->block_tokens, plan->block_tokens);
+	if (!ns->layout)
+		return okv_error_set(notice, -EINVAL, "layout: the namespace has none");
+	ret = omnikv_layout_diff(ns->layout, &plan->layout, &diff);
+	if (ret != -ENOENT)
+		return okv_error_set(notice, -EINVAL, "the layouts of namespace and plan differ: %.180s",
+				     ret ? "one of them is not valid" : diff.text);
+	for (uint32_t g = 0; g < plan->layout.nr_groups; g++) {
+		if (plan->layout.groups[g].reuse == OMNIKV_REUSE_NONE)
+			return okv_error_set(notice, -EOPNOTSUPP,
+					     "groups[%u].reuse: none; what is never used again has no place in a pool",
+					     g);
+		if (!plan->groups[g].nr_granules)
+			return okv_error_set(notice, -EINVAL, "groups[%u]: stores nothing", g);
+	}
+	return 0;
+}
+
+int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namespace *ns,
+		      const struct omnikv_plan *plan, struct omnikv_space **space, struct omnikv_error *notice)
+{
+	struct omnikv_namespace full;
+	struct omnikv_space *new;
+	struct okv_visit visit;
+	int ret;
+
+	if (notice)
+		notice->text[0] = '\0';
+	if (!manager || !ns || !plan || !space)
+		return -EINVAL;
+	ret = okv_option_copy(&full, sizeof(full), ns);
+	if (ret)
+		return okv_error_set(notice, ret, "struct omnikv_namespace is of another size");
+	ret = okv_space_check(manager, &full, plan, notice);
+	if (ret)
+		return ret;
+
+	new = calloc(1, sizeof(*new));
+	if (!new)
+		return -ENOMEM;
+	ret = omnikv_namespace_identity(&full, new->identity);
+	if (!ret)
+		ret = okv_space_kin(&full, new->kin);
+	if (ret) {
+		free(new);
+		return okv_error_set(notice, ret, "the namespace's fields are not valid");
+	}
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	for (struct omnikv_space *old = manager->spaces[okv_space_bucket(new->identity)]; old; old = old->next) {
+		if (memcmp(old->identity, new->identity, sizeof(old->identity)))
+			continue;
+		free(new);
+		if (!okv_plan_is_equal(&old->plan->plan, plan)) {
+			ret = okv_error_set(notice, -EINVAL, "scale: this namespace is open with %u, the plan has %u",
+					    old->plan->plan.scale, plan->scale);
+			goto out;
+		}
+		okv_space_get_locked(old);
+		okv_space_notice(manager, old, notice);
+		*space = old;
+		goto out;
+	}
+
+	if (manager->nr_spaces >= manager->sweep_at)
+		okv_space_sweep(manager);
+	ret = okv_space_id(manager, &new->id);
+	if (ret)
+		goto err_free;
+	ret = -ENOMEM;
+	new->shelf = okv_shelf_get(manager, plan);
+	if (!new->shelf)
+		goto err_free;
+	new->plan = okv_space_plan_get(manager, plan);
+	if (!new->plan)
+		goto err_free;
+
+	new->manager = manager;
+	new->nr_opens = 1;
+	for (uint32_t g = 0; g < plan->layout.nr_groups; g++)
+		if (omnikv_group_is_state(&plan->layout.groups[g]))
+			new->needed_state |= 1u << g;
+	if (new->shelf->block_granules < okv_plan_granules(plan, true))
+		new->shelf->block_granules = okv_plan_granules(plan, true);
+	new->next = manager->spaces[okv_space_bucket(new->identity)];
+	manager->spaces[okv_space_bucket(new->identity)] = new;
+	manager->space_of_id[new->id] = new;
+	manager->nr_spaces++;
+	okv_space_notice(manager, new, notice);
+	*space = new;
+	ret = 0;
+	goto out;
+
+err_free:
+	free(new);
+out:
+	okv_visit_leave(&visit);
+	return ret;
+}
+
+void omnikv_space_close(struct omnikv_space *space)
+{
+	struct okv_visit visit;
+
+	if (!space)
+		return;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	okv_space_put_locked(space);
+	okv_visit_leave(&visit);
+}
+
+const struct omnikv_plan *omnikv_space_plan(const struct omnikv_space *space)
+{
+	return &space->plan->plan;
+}
+
+struct omnikv_manager *omnikv_space_manager(const struct omnikv_space *space)
+{
+	return space->manager;
+}
+
+void okv_space_fini(struct omnikv_manager *manager)
+{
+	for (uint32_t id = 0; id < manager->nr_ids; id++)
+		if (manager->space_of_id[id])
+			okv_space_free(manager, manager->space_of_id[id]);
+	free(manager->space_of_id);
+}

@@ -1,0 +1,667 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Sequences: open by prefix, append, truncate, fork, close, and where their rows lie.
+ *
+ * Publishing is manager/commit.c's, the block table table.c's. One thread uses a sequence at a
+ * time. Bytes of KV are touched in one place only: when a partial tail that others may see is
+ * copied so that it can be extended.
+ */
+#include "sequence.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "block.h"
+#include "failpoint.h"
+#include "manager/space.h"
+
+/* Extents of a request that need no memory of their own. */
+#define OKV_APPEND_EXTENTS	256u
+
+static const struct omnikv_plan *okv_seq_plan(const struct omnikv_seq *seq)
+{
+	return &seq->space->plan->plan;
+}
+
+static struct omnikv_extent *okv_seq_extents(const struct omnikv_seq *seq, uint64_t block_idx)
+{
+	return &okv_table_leaf(&seq->table, block_idx)->extents[okv_table_slot(block_idx) * seq->table.nr_groups];
+}
+
+static void *okv_seq_addr(const struct omnikv_seq *seq, const struct omnikv_extent *extent)
+{
+	const struct omnikv_manager *manager = seq->space->manager;
+
+	return manager->base + extent->granule * manager->granule_bytes;
+}
+
+static struct omnikv_seq *okv_seq_create(struct omnikv_space *space)
+{
+	struct omnikv_seq *seq = calloc(1, sizeof(*seq));
+
+	if (!seq)
+		return NULL;
+	seq->space = space;
+	seq->lost_from = UINT64_MAX;
+	seq->state_last = OKV_BLOCK_NONE;
+	seq->state_before = OKV_BLOCK_NONE;
+	okv_table_init(&seq->table, space->plan->plan.layout.nr_groups);
+	return seq;
+}
+
+static void okv_seq_link_locked(struct omnikv_seq *seq)
+{
+	struct omnikv_manager *manager = seq->space->manager;
+
+	seq->link.prev = manager->seqs.prev;
+	seq->link.next = &manager->seqs;
+	seq->link.prev->next = &seq->link;
+	seq->link.next->prev = &seq->link;
+	okv_space_get_locked(seq->space);
+}
+
+void okv_seq_fill_cached(struct omnikv_seq *seq, uint64_t block_idx, uint32_t entry, uint32_t nr_tokens)
+{
+	struct okv_leaf *leaf = okv_table_leaf(&seq->table, block_idx);
+	uint32_t slot = okv_table_slot(block_idx);
+	uint32_t nr_groups = seq->table.nr_groups;
+	bool has_state = seq->space->needed_state != 0;
+
+	for (uint32_t g = 0; g < nr_groups; g++) {
+		struct omnikv_extent *extent = &leaf->extents[slot * nr_groups + g];
+
+		okv_index_extent(seq->space->shelf->index, entry, g, extent, &leaf->crc[slot * nr_groups + g]);
+		has_state &= extent->nr_granules || !(seq->space->needed_state >> g & 1);
+	}
+	leaf->private[slot] = NULL;
+	leaf->state_lo[slot] = has_state ? nr_tokens : 0;
+	leaf->state_hi[slot] = has_state ? nr_tokens : 0;
+}
+
+int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		    const struct omnikv_key *tail, struct omnikv_seq **out)
+{
+	uint32_t few_entries[256], *entries = few_entries;
+	uint32_t block_tokens, tail_tokens;
+	struct okv_index_hit hit;
+	struct okv_visit visit;
+	struct omnikv_seq *seq;
+	int ret;
+
+	if (!space || !out || !okv_keys_are_valid(keys, nr_keys, tail))
+		return -EINVAL;
+	seq = okv_seq_create(space);
+	if (!seq)
+		return -ENOMEM;
+	block_tokens = space->plan->plan.block_tokens;
+
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	ret = okv_match_locked(space, keys, nr_keys, tail, &seq->pin, &hit, &tail_tokens);
+	if (ret)
+		goto err_free;
+	okv_seq_link_locked(seq);
+	if (!hit.nr_blocks)
+		goto out;
+
+	/* What is pinned stays, so memory can be had outside. */
+	okv_visit_leave(&visit);
+	ret = okv_table_prepare(&seq->table, 0, hit.nr_blocks, okv_private_drop, &visit);
+	if (!ret && hit.nr_blocks > sizeof(few_entries) / sizeof(few_entries[0])) {
+		entries = malloc(hit.nr_blocks * sizeof(*entries));
+		if (!entries)
+			ret = -ENOMEM;
+	}
+	if (ret) {
+		omnikv_seq_close(seq);
+		return ret;
+	}
+	okv_visit_enter(&visit);
+	okv_index_blocks(space->shelf->index, hit.entry, 0, entries);
+	for (uint64_t i = 0; i < hit.nr_blocks; i++)
+		okv_seq_fill_cached(seq, i, entries[i],
+				    tail_tokens && i == hit.nr_blocks - 1 ? tail_tokens : block_tokens);
+	if (entries != few_entries)
+		free(entries);
+	seq->table.nr_blocks = hit.nr_blocks;
+	seq->nr_cached = hit.nr_blocks;
+	seq->last_cached_tokens = tail_tokens ? tail_tokens : block_tokens;
+	seq->nr_tokens = (hit.nr_blocks - 1) * block_tokens + seq->last_cached_tokens;
+out:
+	okv_visit_leave(&visit);
+	*out = seq;
+	return 0;
+
+err_free:
+	okv_visit_leave(&visit);
+	free(seq);
+	return ret;
+}
+
+void omnikv_seq_close(struct omnikv_seq *seq)
+{
+	struct okv_visit visit;
+
+	if (!seq)
+		return;
+	okv_visit_init(&visit, seq->space->manager);
+	okv_table_fini(&seq->table, okv_private_drop, &visit);
+	okv_visit_enter(&visit);
+	okv_pin_drop(&seq->pin);
+	seq->link.prev->next = seq->link.next;
+	seq->link.next->prev = seq->link.prev;
+	okv_space_put_locked(seq->space);
+	okv_visit_leave(&visit);
+	free(seq);
+}
+
+struct omnikv_space *omnikv_seq_space(const struct omnikv_seq *seq)
+{
+	return seq->space;
+}
+
+uint64_t omnikv_seq_tokens(const struct omnikv_seq *seq)
+{
+	return seq->nr_tokens;
+}
+
+uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq)
+{
+	uint64_t nr_tokens;
+
+	if (!seq->nr_cached)
+		return 0;
+	nr_tokens = (seq->nr_cached - 1) * okv_seq_plan(seq)->block_tokens + seq->last_cached_tokens;
+	return nr_tokens < seq->nr_tokens ? nr_tokens : seq->nr_tokens;
+}
+
+void okv_seq_mark_lost(struct omnikv_seq *seq, uint64_t first_token)
+{
+	if (first_token < seq->lost_from)
+		seq->lost_from = first_token;
+}
+
+/* ---- the partial tail ----------------------------------------------------------------------- */
+
+/* May the last block's unused rows be written in place? */
+static bool okv_seq_tail_is_own(const struct omnikv_seq *seq)
+{
+	uint64_t last = seq->table.nr_blocks - 1;
+
+	if (last < seq->nr_cached || !okv_table_is_exclusive(&seq->table, last))
+		return false;
+	/* Nobody else has the block, so nobody else changes its flags. */
+	return !(okv_table_leaf(&seq->table, last)->private[okv_table_slot(last)]->flags & OKV_PRIVATE_F_SEALED);
+}
+
+/* The entry before the one that @seq pins, and a pin on it; none at position 0. */
+static int okv_seq_pin_parent(const struct omnikv_seq *seq, struct okv_pin *pin)
+{
+	struct okv_index_info info;
+	int ret;
+
+	pin->prev = NULL;
+	ret = okv_index_get(seq->pin.shelf->index, seq->pin.entry, &info);
+	if (ret || info.parent == OKV_ENTRY_NONE)
+		return ret;
+	return okv_pin_take(seq->pin.shelf, pin, info.parent, info.position);
+}
+
+int okv_seq_own_block(struct omnikv_seq *seq, uint64_t block_idx)
+{
+	const struct omnikv_plan *plan = okv_seq_plan(seq);
+	uint32_t nr_groups = seq->table.nr_groups;
+	uint32_t slot = okv_table_slot(block_idx);
+	uint32_t nr_tokens = okv_seq_block_tokens(seq, block_idx);
+	struct omnikv_extent extents[OMNIKV_GROUPS_MAX] = { 0 };
+	struct okv_want wants[OMNIKV_GROUPS_MAX];
+	bool is_cached = block_idx < seq->nr_cached;
+	struct okv_pin parent = { .prev = NULL };
+	struct okv_private *private = NULL;
+	struct okv_visit visit;
+	struct okv_leaf *leaf;
+	uint32_t nr_wants = 0;
+	bool has_state;
+	int ret;
+
+	okv_visit_init(&visit, seq->space->manager);
+	ret = okv_table_prepare(&seq->table, block_idx, block_idx + 1, okv_private_drop, &visit);
+	if (ret)
+		goto out;
+	leaf = okv_table_leaf(&seq->table, block_idx);
+	has_state = seq->space->needed_state && leaf->state_hi[slot] == nr_tokens;
+
+	for (uint32_t g = 0; g < nr_groups; g++) {
+		if (okv_group_is_state(plan, g) && !has_state)
+			continue;
+		wants[nr_wants++] = (struct okv_want){
+			.nr_granules = plan->groups[g].nr_granules,
+			.count = 1,
+			.after = block_idx ? okv_seq_extents(seq, block_idx - 1) + g : NULL,
+			.out = &extents[g],
+		};
+	}
+	okv_visit_enter(&visit);
+	ret = okv_private_reserve(visit.manager, 1);
+	if (ret)
+		goto out;
+	if (is_cached) {
+		ret = okv_seq_pin_parent(seq, &parent);
+		if (ret)
+			goto out;
+	}
+	ret = -OKV_FAILPOINT("sequence.own_block");
+	if (!ret)
+		ret = okv_manager_alloc(&visit, wants, nr_wants);
+	if (ret) {
+		okv_pin_drop(&parent);
+		goto out;
+	}
+	private = okv_private_alloc(visit.manager);
+	okv_visit_leave(&visit);
+
+	for (uint32_t g = 0; g < nr_groups; g++)
+		if (extents[g].nr_granules)
+			okv_block_copy(plan, g, okv_block_entries(plan, g, nr_tokens), okv_seq_addr(seq, &extents[g]),
+				       okv_seq_addr(seq, &leaf->extents[slot * nr_groups + g]));
+
+	okv_visit_enter(&visit);
+	if (is_cached) {
+		okv_pin_drop(&seq->pin);
+		okv_pin_adopt(&seq->pin, &parent);
+		seq->nr_cached = block_idx;
+		seq->last_cached_tokens = plan->block_tokens;
+	} else {
+		okv_private_drop(&visit, leaf, slot);
+	}
+	leaf->private[slot] = private;
+	memcpy(&leaf->extents[slot * nr_groups], extents, nr_groups * sizeof(extents[0]));
+	leaf->state_lo[slot] = has_state ? nr_tokens : 0;
+	leaf->state_hi[slot] = leaf->state_lo[slot];
+	if (has_state)
+		seq->state_last = block_idx;
+out:
+	okv_visit_leave(&visit);
+	return ret;
+}
+
+/* ---- append --------------------------------------------------------------------------------- */
+
+/*
+ * Old states of this sequence alone are of no more use: a step reads the one at the end of the
+ * last append and writes the one at the end of this. Those of committed blocks are the cache's.
+ */
+void okv_seq_drop_state(struct omnikv_seq *seq, uint64_t block_idx, struct okv_visit *visit)
+{
+	struct okv_leaf *leaf;
+	uint32_t slot = okv_table_slot(block_idx);
+
+	if (block_idx >= seq->table.nr_blocks || block_idx < seq->nr_cached ||
+	    !okv_table_is_exclusive(&seq->table, block_idx))
+		return;
+	leaf = okv_table_leaf(&seq->table, block_idx);
+	for (uint32_t g = 0; g < seq->table.nr_groups; g++) {
+		struct omnikv_extent *extent = &leaf->extents[slot * seq->table.nr_groups + g];
+
+		if (!(seq->space->needed_state >> g & 1) || !extent->nr_granules)
+			continue;
+		visit->manager->private_granules -= extent->nr_granules;
+		okv_visit_give(visit, extent);
+		memset(extent, 0, sizeof(*extent));
+	}
+	leaf->state_lo[slot] = 0;
+	leaf->state_hi[slot] = 0;
+}
+
+static void okv_seq_drop_odd_state(struct omnikv_seq *seq, uint64_t block_idx, struct okv_visit *visit)
+{
+	const struct okv_leaf *leaf = okv_table_leaf(&seq->table, block_idx);
+
+	if (leaf->state_hi[okv_table_slot(block_idx)] != okv_seq_block_tokens(seq, block_idx))
+		okv_seq_drop_state(seq, block_idx, visit);
+}
+
+/* Wants of an append: for each group that grows one for all blocks, for each state group one. */
+struct okv_growth {
+	uint64_t		nr_old;
+	uint64_t		nr_new;
+	struct omnikv_extent	*extents;	/* [group][nr_new - nr_old] */
+	struct omnikv_extent	state[OMNIKV_GROUPS_MAX];
+	struct okv_want		wants[OMNIKV_GROUPS_MAX];
+	uint32_t		nr_wants;
+};
+
+static void okv_growth_plan(const struct omnikv_seq *seq, struct okv_growth *growth)
+{
+	const struct omnikv_plan *plan = okv_seq_plan(seq);
+	uint64_t nr = growth->nr_new - growth->nr_old;
+	bool is_in_place = nr == 0;
+
+	for (uint32_t g = 0; g < seq->table.nr_groups; g++) {
+		const struct omnikv_extent *last = NULL;
+
+		if (growth->nr_old)
+			last = okv_seq_extents(seq, growth->nr_old - 1) + g;
+		if (okv_group_is_state(plan, g)) {
+			if (is_in_place && last->nr_granules)
+				continue;
+			growth->wants[growth->nr_wants++] = (struct okv_want){
+				.nr_granules = plan->groups[g].nr_granules,
+				.count = 1,
+				.out = &growth->state[g],
+			};
+		} else if (nr) {
+			growth->wants[growth->nr_wants++] = (struct okv_want){
+				.nr_granules = plan->groups[g].nr_granules,
+				.count = nr,
+				.after = last,
+				.out = &growth->extents[g * nr],
+			};
+		}
+	}
+}
+
+static void okv_growth_fill(struct omnikv_seq *seq, const struct okv_growth *growth, struct omnikv_manager *manager)
+{
+	uint64_t nr = growth->nr_new - growth->nr_old;
+	uint32_t nr_groups = seq->table.nr_groups;
+	struct omnikv_extent last = { 0 };
+
+	if (growth->nr_old)
+		last = *okv_seq_extents(seq, growth->nr_old - 1);
+	for (uint64_t i = 0; i < nr; i++) {
+		struct okv_leaf *leaf = okv_table_leaf(&seq->table, growth->nr_old + i);
+		uint32_t slot = okv_table_slot(growth->nr_old + i);
+		struct omnikv_extent *extents = &leaf->extents[slot * nr_groups];
+
+		for (uint32_t g = 0; g < nr_groups; g++)
+			if (!(seq->space->needed_state >> g & 1))
+				extents[g] = growth->extents[g * nr + i];
+		leaf->private[slot] = okv_private_alloc(manager);
+		manager->nr_placed++;
+		manager->nr_runs += last.granule + last.nr_granules != extents[0].granule;
+		last = extents[0];
+	}
+	seq->table.nr_blocks = growth->nr_new;
+}
+
+/* The state of the sequence's end stands in its last block. */
+static void okv_growth_fill_state(struct omnikv_seq *seq, const struct okv_growth *growth, uint64_t nr_tokens,
+				  struct okv_visit *visit)
+{
+	uint64_t target = growth->nr_new - 1;
+	struct okv_leaf *leaf = okv_table_leaf(&seq->table, target);
+	uint32_t slot = okv_table_slot(target);
+	uint32_t before = seq->nr_tokens - target * okv_seq_plan(seq)->block_tokens;
+
+	for (uint32_t g = 0; g < seq->table.nr_groups; g++)
+		if (growth->state[g].nr_granules)
+			leaf->extents[slot * seq->table.nr_groups + g] = growth->state[g];
+	leaf->state_lo[slot] = growth->nr_new == growth->nr_old && leaf->state_hi[slot] == before ? before : 0;
+	leaf->state_hi[slot] = nr_tokens - target * okv_seq_plan(seq)->block_tokens;
+
+	if (seq->state_last == target)
+		return;
+	if (seq->state_before != OKV_BLOCK_NONE && seq->state_before != target)
+		okv_seq_drop_state(seq, seq->state_before, visit);
+	seq->state_before = seq->state_last;
+	seq->state_last = target;
+}
+
+int omnikv_seq_append(struct omnikv_seq *seq, uint64_t nr_tokens)
+{
+	struct omnikv_extent few_extents[OKV_APPEND_EXTENTS];
+	struct okv_growth growth = { .extents = few_extents };
+	const struct omnikv_plan *plan;
+	struct okv_visit visit;
+	uint64_t total, nr;
+	bool has_state;
+	int ret;
+
+	if (!seq)
+		return -EINVAL;
+	if (!nr_tokens)
+		return 0;
+	plan = okv_seq_plan(seq);
+	if (__builtin_add_overflow(seq->nr_tokens, nr_tokens, &total))
+		return -ENOSPC;
+	growth.nr_old = seq->table.nr_blocks;
+	growth.nr_new = total / plan->block_tokens + (total % plan->block_tokens != 0);
+	nr = growth.nr_new - growth.nr_old;
+	if (nr > seq->space->manager->nr_granules || growth.nr_new > UINT32_MAX - 1)
+		return -ENOSPC;
+	has_state = seq->space->needed_state != 0;
+
+	if (seq->nr_tokens % plan->block_tokens && !okv_seq_tail_is_own(seq)) {
+		ret = okv_seq_own_block(seq, growth.nr_old - 1);
+		if (ret)
+			return ret;
+	}
+	/* The usual step of decoding: room is there, and nobody else sees the block. */
+	if (!nr && !has_state) {
+		seq->nr_tokens = total;
+		return 0;
+	}
+
+	okv_visit_init(&visit, seq->space->manager);
+	ret = okv_table_prepare(&seq->table, nr ? growth.nr_old : growth.nr_old - 1, growth.nr_new, okv_private_drop,
+				&visit);
+	if (ret)
+		goto out;
+	if (nr * seq->table.nr_groups > OKV_APPEND_EXTENTS) {
+		growth.extents = malloc(nr * seq->table.nr_groups * sizeof(growth.extents[0]));
+		if (!growth.extents) {
+			ret = -ENOMEM;
+			goto out;
+		}
+	}
+	okv_growth_plan(seq, &growth);
+	okv_visit_enter(&visit);
+	ret = okv_private_reserve(visit.manager, nr);
+	if (!ret)
+		ret = -OKV_FAILPOINT("sequence.append");
+	if (!ret && growth.nr_wants)
+		ret = okv_manager_alloc(&visit, growth.wants, growth.nr_wants);
+	if (ret)
+		goto out;
+	/* After a truncation the block's state stands behind the tokens that are left. */
+	if (has_state && nr && growth.nr_old)
+		okv_seq_drop_odd_state(seq, growth.nr_old - 1, &visit);
+	okv_growth_fill(seq, &growth, visit.manager);
+	if (has_state)
+		okv_growth_fill_state(seq, &growth, total, &visit);
+	seq->nr_tokens = total;
+out:
+	okv_visit_leave(&visit);
+	if (growth.extents != few_extents)
+		free(growth.extents);
+	return ret;
+}
+
+/* ---- truncate, fork ------------------------------------------------------------------------- */
+
+/* The entry of the block that will be the last cached one when @nr_blocks stay. */
+static int okv_seq_cut_pin(struct omnikv_seq *seq, uint64_t nr_blocks)
+{
+	uint32_t entry = seq->pin.entry;
+	struct okv_index_info info;
+	int ret;
+
+	if (!nr_blocks) {
+		okv_pin_drop(&seq->pin);
+		return 0;
+	}
+	for (uint64_t i = seq->nr_cached; i > nr_blocks; i--) {
+		ret = okv_index_get(seq->pin.shelf->index, entry, &info);
+		if (ret)
+			return ret;
+		entry = info.parent;
+	}
+	return okv_pin_move(seq->pin.shelf, &seq->pin, entry, nr_blocks);
+}
+
+int omnikv_seq_truncate(struct omnikv_seq *seq, uint64_t nr_tokens)
+{
+	struct okv_visit visit;
+	uint64_t nr_blocks;
+	int ret = 0;
+
+	if (!seq || nr_tokens > seq->nr_tokens)
+		return -EINVAL;
+	nr_blocks = nr_tokens / okv_seq_plan(seq)->block_tokens + (nr_tokens % okv_seq_plan(seq)->block_tokens != 0);
+
+	okv_visit_init(&visit, seq->space->manager);
+	if (nr_blocks < seq->nr_cached) {
+		okv_visit_enter(&visit);
+		ret = okv_seq_cut_pin(seq, nr_blocks);
+		if (ret)
+			goto out;
+		seq->nr_cached = nr_blocks;
+		seq->last_cached_tokens = okv_seq_plan(seq)->block_tokens;
+	}
+	okv_table_cut(&seq->table, nr_blocks, okv_private_drop, &visit);
+	seq->nr_tokens = nr_tokens;
+	if (seq->state_last != OKV_BLOCK_NONE && seq->state_last >= nr_blocks) {
+		seq->state_last = seq->state_before < nr_blocks ? seq->state_before : OKV_BLOCK_NONE;
+		seq->state_before = OKV_BLOCK_NONE;
+	}
+	if (nr_tokens <= seq->lost_from)
+		seq->lost_from = UINT64_MAX;
+out:
+	okv_visit_leave(&visit);
+	return ret;
+}
+
+int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **out)
+{
+	struct okv_visit visit;
+	struct omnikv_seq *fork;
+	int ret = 0;
+
+	if (!seq || !out)
+		return -EINVAL;
+	fork = okv_seq_create(seq->space);
+	if (!fork)
+		return -ENOMEM;
+	fork->nr_tokens = seq->nr_tokens;
+	fork->nr_cached = seq->nr_cached;
+	fork->last_cached_tokens = seq->last_cached_tokens;
+	fork->lost_from = seq->lost_from;
+	fork->state_last = seq->state_last;
+	fork->state_before = seq->state_before;
+
+	okv_visit_init(&visit, seq->space->manager);
+	okv_visit_enter(&visit);
+	if (okv_pin_is_active(&seq->pin))
+		ret = okv_pin_take(seq->pin.shelf, &fork->pin, seq->pin.entry, seq->pin.nr_blocks);
+	if (!ret) {
+		okv_table_share(&seq->table, &fork->table);
+		okv_seq_link_locked(fork);
+	}
+	okv_visit_leave(&visit);
+	if (ret) {
+		free(fork);
+		return ret;
+	}
+	*out = fork;
+	return 0;
+}
+
+/* ---- where rows lie ------------------------------------------------------------------------- */
+
+static int64_t okv_seq_state_piece(const struct omnikv_seq *seq, uint32_t group, uint64_t off, uint64_t bytes,
+				   uint64_t to, uint64_t device_off, struct omnikv_piece *pieces, size_t max)
+{
+	const struct okv_leaf *leaf;
+	const struct omnikv_extent *extent;
+	uint64_t block_idx;
+	uint32_t slot, at;
+
+	if (!to)
+		return -ENODATA;
+	block_idx = (to - 1) / okv_seq_plan(seq)->block_tokens;
+	at = to - block_idx * okv_seq_plan(seq)->block_tokens;
+	leaf = okv_table_leaf(&seq->table, block_idx);
+	slot = okv_table_slot(block_idx);
+	extent = &leaf->extents[slot * seq->table.nr_groups + group];
+	if (!extent->nr_granules || (at != leaf->state_hi[slot] && at != leaf->state_lo[slot]))
+		return -ENODATA;
+	if (!max)
+		return -ENOSPC;
+	*pieces = (struct omnikv_piece){
+		.extent = *extent, .extent_off = off, .device_off = device_off, .bytes = bytes,
+	};
+	return 1;
+}
+
+int64_t omnikv_seq_pieces(const struct omnikv_seq *seq, uint32_t group, uint32_t layer_idx, uint32_t plane,
+			  uint64_t from, uint64_t to, uint64_t device_off, struct omnikv_piece *pieces, size_t max)
+{
+	const struct omnikv_group_plan *gp;
+	const struct omnikv_plan *plan;
+	uint64_t block_idx, row, rows, off, row_bytes;
+	uint32_t tokens_per_entry;
+	size_t nr = 0;
+
+	if (!seq || group >= seq->table.nr_groups || from > to || to > seq->nr_tokens || (max && !pieces))
+		return -EINVAL;
+	plan = okv_seq_plan(seq);
+	gp = &plan->groups[group];
+	if (layer_idx >= gp->nr_stored || plane >= plan->layout.groups[group].nr_planes)
+		return -EINVAL;
+	off = layer_idx * gp->piece_bytes + gp->plane_off[plane];
+	row_bytes = gp->row_bytes[plane];
+	if (okv_group_is_state(plan, group))
+		return okv_seq_state_piece(seq, group, off, row_bytes, to, device_off, pieces, max);
+
+	tokens_per_entry = plan->layout.groups[group].tokens_per_entry;
+	row = from / tokens_per_entry;
+	rows = to / tokens_per_entry - row;
+	block_idx = row / gp->entries;
+	row %= gp->entries;
+	if ((rows + row + gp->entries - 1) / gp->entries > max && rows)
+		return -ENOSPC;
+	/* A piece has one extent's name, so it ends where its block does; nothing can be merged across. */
+	while (rows) {
+		const struct okv_leaf *leaf = okv_table_leaf(&seq->table, block_idx);
+		const struct omnikv_extent *extent =
+			&leaf->extents[okv_table_slot(block_idx) * seq->table.nr_groups + group];
+		uint32_t slot = okv_table_slot(block_idx);
+
+		for (; slot < OKV_TABLE_LEAF_BLOCKS && rows; slot++, extent += seq->table.nr_groups) {
+			uint64_t n = gp->entries - row < rows ? gp->entries - row : rows;
+
+			pieces[nr++] = (struct omnikv_piece){
+				.extent = *extent,
+				.extent_off = off + row * row_bytes,
+				.device_off = device_off,
+				.bytes = n * row_bytes,
+			};
+			device_off += n * row_bytes;
+			rows -= n;
+			row = 0;
+			block_idx++;
+		}
+	}
+	return nr;
+}
+
+int omnikv_seq_block_crc(const struct omnikv_seq *seq, uint64_t block_idx, uint32_t group, uint32_t *crc)
+{
+	const struct okv_leaf *leaf;
+	uint32_t i;
+
+	if (!seq || !crc || group >= seq->table.nr_groups || block_idx >= seq->table.nr_blocks)
+		return -EINVAL;
+	if (block_idx >= seq->nr_cached)
+		return -ENODATA;
+	if (block_idx == seq->nr_cached - 1 && okv_seq_block_tokens(seq, block_idx) != seq->last_cached_tokens)
+		return -ENODATA;
+	leaf = okv_table_leaf(&seq->table, block_idx);
+	i = okv_table_slot(block_idx) * seq->table.nr_groups + group;
+	if (!leaf->extents[i].nr_granules)
+		return -ENODATA;
+	*crc = leaf->crc[i];
+	return 0;
+}
