@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * The header of a pool's file. See pool_file.h. Pure; any thread.
+ * The header of a pool's file: made, summed, and checked field by field when a file is opened.
+ *
+ * It decides what a pool of so many bytes looks like; reading, locking and mapping the file are
+ * provider_memfd.c's. Pure; any thread.
  */
 #include "pool_file.h"
 

@@ -102,6 +102,39 @@ static void read_boot_id(char *boot_id, size_t size)
 
 /* ---- NUMA ------------------------------------------------------------------------------- */
 
+/* One number of a node list; -1 when there is none, or none of this host's nodes. */
+static long numa_node(const char **text)
+{
+	char *end;
+	long node;
+
+	if (**text < '0' || **text > '9')
+		return -1;
+	node = strtol(*text, &end, 10);
+	*text = end;
+	return node <= numa_max_node() && numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned int)node) ? node : -1;
+}
+
+/* "0,2-3". libnuma's own parser writes to stderr. */
+static bool numa_parse_nodes(const char *text, struct bitmask *nodes)
+{
+	long first, last;
+
+	for (;; text++) {
+		first = last = numa_node(&text);
+		if (first >= 0 && *text == '-') {
+			text++;
+			last = numa_node(&text);
+		}
+		if (first < 0 || last < first)
+			return false;
+		while (first <= last)
+			numa_bitmask_setbit(nodes, (unsigned int)first++);
+		if (*text != ',')
+			return !*text;
+	}
+}
+
 /* "bind:0,1", "interleave:0-1", "prefer:0". The mask is the caller's to free. */
 static int numa_parse(struct opening *op, int *mode, struct bitmask **nodes)
 {
@@ -114,17 +147,20 @@ static int numa_parse(struct opening *op, int *mode, struct bitmask **nodes)
 	for (i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 		size_t len = strlen(modes[i].word);
 
-		/* libnuma takes words such as "all" and "!0" too, and complains on stderr about others. */
-		if (strncmp(text, modes[i].word, len) || !text[len] ||
-		    strspn(text + len, "0123456789,-") != strlen(text + len))
+		if (strncmp(text, modes[i].word, len))
 			continue;
 		if (numa_available() < 0)
 			return okv_error_set(op->err, -EOPNOTSUPP, "%s: numa \"%.40s\": the kernel has no NUMA support",
 					     op->label, text);
-		*nodes = numa_parse_nodestring(text + len);
+		*nodes = numa_allocate_nodemask();
 		if (!*nodes)
-			return okv_error_set(op->err, -EINVAL, "%s: numa \"%.40s\": no such nodes (0 to %d are there)",
+			return okv_error_set(op->err, -ENOMEM, "%s: no memory", op->label);
+		if (!numa_parse_nodes(text + len, *nodes)) {
+			numa_bitmask_free(*nodes);
+			return okv_error_set(op->err, -EINVAL,
+					     "%s: numa \"%.40s\": no list of nodes such as 0,2-3, or no such nodes (0 to %d are there)",
 					     op->label, text, numa_max_node());
+		}
 		*mode = modes[i].mode;
 		return 0;
 	}
@@ -134,7 +170,7 @@ static int numa_parse(struct opening *op, int *mode, struct bitmask **nodes)
 
 static int numa_apply(struct opening *op)
 {
-	struct bitmask *nodes;
+	struct bitmask *nodes = NULL;
 	int mode = MPOL_DEFAULT, ret;
 
 	if (!op->config->numa)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * Sizes as users type them. Pure; any thread.
+ * Sizes as users type them: "4G", "129.5M", "65536".
+ *
+ * Exact: what is no whole number of bytes, or could be read in two ways, is refused with the
+ * reason. Pure; any thread.
  */
 #include <omnikv/pool.h>
 
