@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The table of what a client holds against a plain array, with keys that collide.
+ *
+ * Entries come and go at random, which moves others; each one must still be found, with its
+ * counts. One thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -118,7 +118,10 @@ static uint32_t nr_descriptors(void)
 /* A pool, clients, extents, windows, all left to their owners' ends. */
 static void use_and_leave(const char *spec)
 {
-	struct omnikv_pool_config config = { .size = sizeof(config), .flags = OMNIKV_POOL_F_NO_HUGETLB };
+	/* One thread, since the C library keeps the stacks of others. */
+	struct omnikv_pool_config config = {
+		.size = sizeof(config), .flags = OMNIKV_POOL_F_NO_HUGETLB, .nr_threads = 1,
+	};
 	struct omnikv_client *manager, *engine;
 	struct omnikv_window *window;
 	struct omnikv_extent ext[8];
@@ -267,7 +270,7 @@ static void options_are_checked(void **state)
 	assert_int_equal(omnikv_pool_open("8000T", NULL, &pool, &err), -EINVAL);
 	assert_non_null(strstr(err.text, "larger granules"));
 	assert_int_equal(omnikv_pool_open("4T", NULL, &pool, &err), -ENOMEM);
-	assert_non_null(strstr(err.text, "available"));
+	assert_true(strstr(err.text, "available") || strstr(err.text, "cannot map"));
 	omnikv_pool_close(NULL);
 	omnikv_client_close(NULL);
 	omnikv_window_destroy(NULL);

@@ -97,10 +97,10 @@ int madvise(void *at, size_t bytes, int advice)
 #define NR	70u
 
 /* One way through everything that allocates; ends at the first error. */
-static int run(const char *spec)
+static int run(const char *spec, uint32_t flags)
 {
 	struct omnikv_pool_config config = {
-		.size = sizeof(config), .flags = OMNIKV_POOL_F_NO_HUGETLB, .nr_threads = 1, .numa = NULL,
+		.size = sizeof(config), .flags = OMNIKV_POOL_F_NO_HUGETLB | flags, .nr_threads = 1,
 	};
 	static struct omnikv_extent ext[NR];
 	static struct omnikv_bind binds[NR];
@@ -179,7 +179,7 @@ static uint32_t fail_each(const char *spec, const char *file)
 	int64_t nth;
 	int ret;
 
-	assert_int_equal(run(spec), 0);
+	assert_int_equal(run(spec, OMNIKV_POOL_F_NO_POPULATE), 0);
 	mappings = nr_lines("/proc/self/maps");
 	descriptors = nr_descriptors();
 	for (nth = 0;; nth++) {
@@ -188,7 +188,7 @@ static uint32_t fail_each(const char *spec, const char *file)
 		countdown = nth;
 		nr_live = 0;
 		is_counting = true;
-		ret = run(spec);
+		ret = run(spec, OMNIKV_POOL_F_NO_POPULATE);
 		is_counting = false;
 		assert_int_equal(nr_live, 0);
 		assert_int_equal(nr_descriptors(), descriptors);
@@ -234,10 +234,10 @@ static void a_host_without_memory_says_so_while_populating(void **state)
 		struct okv_failpoint point = { .name = points[i], .error = ENOMEM };
 
 		assert_int_equal(okv_failpoint_arm(&point), 0);
-		assert_int_equal(run("2M"), -ENOMEM);
+		assert_int_equal(run("2M", 0), -ENOMEM);
 		okv_failpoint_disarm_all();
 	}
-	assert_int_equal(run("2M"), 0);
+	assert_int_equal(run("2M", 0), 0);
 }
 
 static void a_seal_that_cannot_unbind_seals_nothing(void **state)

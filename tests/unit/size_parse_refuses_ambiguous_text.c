@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Sizes and pool specifications as users type them. Expected values are worked out by hand.
+ * Sizes and pool specifications as users type them.
+ *
+ * Expected values are worked out by hand. Whatever is refused has a reason that names it, and
+ * leaves the result alone. One thread.
  */
 #include <errno.h>
 #include <setjmp.h>

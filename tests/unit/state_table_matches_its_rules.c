@@ -177,6 +177,7 @@ static void render(FILE *out)
 	unsigned int state, op, actor;
 
 	fprintf(out,
+		"<!-- SPDX-License-Identifier: MIT -->\n"
 		"# States of an extent\n\n"
 		"What each operation does to an extent, by its state and by who asks. A cell holds the next state\n"
 		"or the error. *given up* is `free` where nothing refers to the extent, else `quarantined`, which\n"
