@@ -295,13 +295,12 @@ static void release_held(struct okv_opq *q)
 		op = &q->ops[q->held.first];
 		if (is_drain(op))
 			return;
-		/* A drain that has left the list and is live stands before all that are in it. */
 		if (q->nr_drains) {
 			const struct okv_op *d = &q->ops[q->live.first];
 
 			while (!is_drain(d))
 				d = &q->ops[d->next];
-			if (!d->in_list)
+			if (d->seq < op->seq)
 				return;
 		}
 		held_del(q, op);
@@ -352,6 +351,7 @@ struct okv_op *okv_opq_add(struct okv_opq *q, const struct omnikv_sqe *sqe, uint
 
 	op->sqe = *sqe;
 	op->deadline = deadline;
+	op->seq = q->seq++;
 	op->list_prev = op->list_next = OKV_OP_NONE;
 	op->link_next = OKV_OP_NONE;
 	op->state = OKV_OP_HELD;

@@ -92,6 +92,7 @@ enum okv_op_state {
 struct okv_op {
 	struct omnikv_sqe	sqe;
 	uint64_t		deadline;	/* absolute, of the device's clock */
+	uint64_t		seq;		/* order of submission */
 	uint32_t		prev, next;	/* submission order, until the result is posted */
 	uint32_t		list_prev, list_next;	/* ready or held list; ring.c and devices use them in later states */
 	uint32_t		link_next;	/* the operation that waits for this one's success */
@@ -132,6 +133,7 @@ struct okv_opq {
 	uint32_t		*heap;		/* by deadline */
 	uint32_t		nr_heap;
 	uint32_t		nr_drains;	/* live operations with F_DRAIN */
+	uint64_t		seq;		/* of the next one */
 };
 
 /* ---- submission queue --------------------------------------------------------------------- */
