@@ -36,6 +36,7 @@ enum omnikv_lane { OMNIKV_LANE_PREFILL, OMNIKV_LANE_DECODE, OMNIKV_LANE_VERIFY }
  * @nr_slots:    layer buffers in HBM, R >= 1; 0 is 2
  * @slot_tokens: most tokens (history and new, all sequences of a step) that one buffer holds
  * @max_seqs:    most sequences in a step; 0 is 64
+ * @deadline_ns: of each transfer, from its submission, waits for kernels included; 0 is 600 s
  * @verify:      compare every loaded block with its CRC32C; a mismatch fails the step with -EBADMSG
  */
 struct omnikv_pipe_config {
@@ -43,6 +44,7 @@ struct omnikv_pipe_config {
 	uint32_t	nr_slots;
 	uint32_t	max_seqs;
 	uint64_t	slot_tokens;
+	uint64_t	deadline_ns;
 	bool		verify;
 };
 
