@@ -125,10 +125,14 @@ static void streams_compute_beside_transfers_and_stall_behind_them(void **state)
 	assert_int_equal(omnikv_stream_wait(f.stream, loaded), 0);
 	assert_int_equal(omnikv_stream_sync(f.stream, FIXTURE_WAIT_NS), -ETIME);
 	assert_int_equal(omnikv_device_poll(f.dev), 0);
+	fixture_sqe(&f, 3)->signal = loaded;
+	fixture_submit(&f);
+	assert_int_equal(omnikv_stream_sync(f.stream, FIXTURE_WAIT_NS), 0);
+	fixture_expect(&f, 3, 0);
+	omnikv_event_destroy(loaded);
 	omnikv_event_destroy(done);
 	assert_int_equal(omnikv_hbm_destroy(hbm), 0);
 	fixture_close(&f);
-	omnikv_event_destroy(loaded);
 }
 
 /* Polling does not run into deadlines on its own: the caller may be about to fire the event. */
