@@ -109,7 +109,7 @@ tests := $(patsubst tests/%.c,$(B)/tests/%,$(test_src))
 fuzzers := $(patsubst tests/%.c,$(B)/tests/%,$(fuzz_src))
 
 # ---- targets ---------------------------------------------------------------------------------
-.PHONY: all tests fuzzers check install clean help print-%
+.PHONY: all tests fuzzers check install clean help
 all: $(a) $(bins)
 ifneq ($(is_plain),)
 all: $(so) $(B)/lib/libomnikv.so $(B)/lib/pkgconfig/omnikv.pc
@@ -122,12 +122,6 @@ check:
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
-
-# What the runner asks for: make -s print-tests
-print-tests:
-	@printf '%s\n' $(tests)
-print-fuzzers:
-	@printf '%s\n' $(fuzzers)
 
 clean:
 	rm -rf build
