@@ -11,7 +11,7 @@
 #   make SAN=fuzzer               build/fuzz     clang's libFuzzer with the address sanitizer
 #   make COVERAGE=1               build/cov      gcov
 #
-# Targets: all (default), tests, check, install, clean. V=1 shows the commands.
+# Targets: all (default), tests, check, modules, install, clean. V=1 shows the commands.
 
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
@@ -119,6 +119,12 @@ fuzzers: $(fuzzers)
 
 check:
 	./tests/all --only unit
+
+# The kernel module, for the running kernel or KDIR=...: build/kmod/<release>/omnikv.ko
+KDIR ?= /lib/modules/$(shell uname -r)/build
+.PHONY: modules
+modules:
+	kmod/build $(KDIR) build/kmod/$(notdir $(patsubst %/build,%,$(realpath $(KDIR)))) $(if $(W),W=$(W)) $(if $(C),C=$(C))
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
