@@ -32,6 +32,16 @@ void okv_usage(const char *format, ...)
 	exit(OKV_EXIT_USAGE);
 }
 
+void okv_die(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	okv_say(format, args);
+	va_end(args);
+	exit(OKV_EXIT_FAILED);
+}
+
 int okv_fail(const char *format, ...)
 {
 	va_list args;

@@ -27,6 +27,7 @@ struct okv_cmd {
 };
 
 int okv_cmd_plan(int argc, char **argv);
+int okv_cmd_replay(int argc, char **argv);
 
 /**
  * okv_cmd_parse() - argp_parse() with errors of one line
@@ -38,6 +39,8 @@ void okv_cmd_parse(const struct argp *argp, int argc, char **argv, void *input);
 void okv_usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 /** Print "PROGRAM: text". Returns OKV_EXIT_FAILED. */
 int okv_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/** Print "PROGRAM: text" and exit with 1. */
+void okv_die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 /** Print "PROGRAM: text" as a remark. */
 void okv_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

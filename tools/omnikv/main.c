@@ -14,6 +14,7 @@
 
 static const struct okv_cmd okv_cmds[] = {
 	{ "plan",	"show how a model's KV is cut into blocks",					okv_cmd_plan },
+	{ "replay",	"play request traces through the whole system and check every byte",	okv_cmd_replay },
 };
 
 #define OKV_NR_CMDS	(sizeof(okv_cmds) / sizeof(okv_cmds[0]))
