@@ -53,6 +53,8 @@ VARIANTS = {
 }
 RUN_VARIANTS = {"unit": ["plain", "asan", "tsan"], "conformance": ["plain", "asan"]}
 COMPILED_ONLY = {"unit": ["clang"]}
+# Builds whose programs the scripts of a lane run.
+SCRIPT_VARIANTS = {"cli": ["plain", "asan"]}
 
 # Decided without kernel, device, disk or clock: held to COVERAGE_FLOOR by --coverage.
 PURE_FILES = """
@@ -312,7 +314,8 @@ class Session:
                     self.record(f"compiles [{variant}]", "passed")
         scripts = self.scripts_of(lane)
         if scripts and not self.programs_of(lane):
-            self.build("plain", "all")
+            for variant in SCRIPT_VARIANTS.get(lane, ["plain"]):
+                self.build(variant, "all")
         env = {"OMNIKV_BUILD": os.path.join(TOP, "build")}
         for path in scripts:
             name = os.path.basename(path)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The toy engine: set-up, known content, and one step through the layer pipeline.
+ *
+ * What it promises to a test stands in toy_engine.h. One engine is one thread's.
  */
 #include "toy_engine.h"
 
