@@ -124,6 +124,11 @@ int omnikv_pool_info(struct omnikv_pool *pool, struct omnikv_pool_info *info)
 	return 0;
 }
 
+uint64_t okv_pool_free_granules(struct omnikv_pool *pool)
+{
+	return pool->provider->free_granules(pool);
+}
+
 void *omnikv_pool_base(const struct omnikv_pool *pool)
 {
 	return pool->base;

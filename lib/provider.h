@@ -34,6 +34,10 @@ struct okv_pool_spec {
 int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omnikv_error *err);
 
 struct okv_provider;
+struct omnikv_pool;
+
+/** Granules that are FREE now. */
+uint64_t okv_pool_free_granules(struct omnikv_pool *pool);
 
 struct omnikv_pool {
 	const struct okv_provider	*provider;
@@ -66,6 +70,8 @@ struct okv_provider {
 		    struct omnikv_pool **pool, struct omnikv_error *err);
 	void (*close)(struct omnikv_pool *pool);
 	int (*info)(struct omnikv_pool *pool, struct omnikv_pool_info *info);
+	/* Granules that are FREE now; cheap, where @info may read files. */
+	uint64_t (*free_granules)(struct omnikv_pool *pool);
 
 	int (*client_open)(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client);
 	void (*client_close)(struct omnikv_client *client);

@@ -817,6 +817,17 @@ static void node_bytes(const struct okv_embedded_pool *pool, struct omnikv_pool_
 		info->node_bytes[0] = (uint64_t)st.st_blocks * 512;
 }
 
+static uint64_t embedded_free_granules(struct omnikv_pool *base)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base);
+	uint64_t nr;
+
+	pthread_mutex_lock(&pool->lock);
+	nr = pool->map.state_granules[OMNIKV_EXTENT_FREE];
+	pthread_mutex_unlock(&pool->lock);
+	return nr;
+}
+
 static int embedded_info(struct omnikv_pool *base, struct omnikv_pool_info *info)
 {
 	struct okv_embedded_pool *pool = okv_embedded_pool(base);
@@ -851,6 +862,7 @@ const struct okv_provider okv_provider_embedded = {
 	.open		= embedded_open,
 	.close		= embedded_close,
 	.info		= embedded_info,
+	.free_granules	= embedded_free_granules,
 	.client_open	= okv_embedded_client_open,
 	.client_close	= okv_embedded_client_close,
 	.alloc		= okv_embedded_alloc,

@@ -15,6 +15,7 @@
 #include "error.h"
 #include "manager/space.h"
 #include "option.h"
+#include "provider.h"
 #include "sequence.h"
 
 #define OKV_EVICT_BATCH		64u
@@ -253,9 +254,8 @@ static int okv_protected(const struct omnikv_manager *manager, uint64_t *nr_bloc
  */
 static bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
 {
-	struct omnikv_pool_info info = { .size = sizeof(info) };
+	uint64_t free_granules = okv_pool_free_granules(manager->pool);
 	uint64_t cached = okv_cached_granules(manager);
-	uint64_t used = manager->private_granules + cached;
 	uint64_t bound = 0, nr_blocks, held;
 
 	for (const struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next) {
@@ -263,12 +263,11 @@ static bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granul
 
 		bound += most < shelf->nr_granules ? most : shelf->nr_granules;
 	}
-	if (manager->nr_granules - used + cached - bound >= nr_granules)
+	if (free_granules + cached - bound >= nr_granules)
 		return true;
-	/* What other clients have, and what waits for transfers, is not ours to evict. */
-	if (omnikv_pool_info(manager->pool, &info) || okv_protected(manager, &nr_blocks, &held))
+	if (okv_protected(manager, &nr_blocks, &held))
 		return false;
-	return info.free_bytes / manager->granule_bytes + cached - held >= nr_granules;
+	return free_granules + cached - held >= nr_granules;
 }
 
 /* ---- allocation and eviction ---------------------------------------------------------------- */
@@ -357,8 +356,7 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
 		need += (uint64_t)wants[i].count * wants[i].nr_granules;
 	okv_visit_flush(visit);
 
-	used = okv_used_granules(manager);
-	free_granules = used < manager->nr_granules ? manager->nr_granules - used : 0;
+	free_granules = okv_pool_free_granules(manager->pool);
 	ret = -ENOSPC;
 	if (need > manager->nr_granules)
 		goto err;
@@ -562,7 +560,7 @@ int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens)
 {
 	const struct omnikv_plan *plan;
 	struct omnikv_manager *manager;
-	uint64_t nr_blocks, need, free_granules, used;
+	uint64_t nr_blocks, need;
 	struct okv_visit visit;
 	int ret;
 
@@ -580,9 +578,7 @@ int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens)
 
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
-	used = okv_used_granules(manager);
-	free_granules = used < manager->nr_granules ? manager->nr_granules - used : 0;
-	ret = need <= free_granules || okv_can_make_room(manager, need);
+	ret = okv_can_make_room(manager, need);
 	okv_visit_leave(&visit);
 	return ret;
 }
