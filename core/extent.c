@@ -612,6 +612,8 @@ int okv_extent_alloc(struct okv_extent_map *map, uint32_t nr, uint32_t count,
 		len = map->recs[run].nr;
 		fit = len / nr < count - done ? len / nr : count - done;
 		taken = fit * nr;
+		if (map->recs[run].a != OKV_EXTENT_NONE)
+			OKV_PREFETCH_W(&map->recs[map->recs[run].a]);
 		run_unlink(map, run);
 		if (taken < len)
 			run_link(map, run + taken, len - taken);
@@ -624,6 +626,8 @@ int okv_extent_alloc(struct okv_extent_map *map, uint32_t nr, uint32_t count,
 		for (i = 0; i < fit; i++, run += nr) {
 			struct okv_extent_rec *rec = &map->recs[run];
 
+			if (i + LOOK_AHEAD < fit)
+				OKV_PREFETCH_W(rec + (uint64_t)LOOK_AHEAD * nr);
 			rec->nr = nr;
 			rec->a = owner;
 			rec->b = OMNIKV_EXTENT_PRIVATE << REC_STATE_SHIFT;

@@ -33,8 +33,10 @@ struct okv_embedded_pool {
 	int				fd_ro;		/* the same memory, opened read-only; -1 where /proc is missing */
 	bool				is_file;
 	uint32_t			page_kind;
-	unsigned char			*map_base;	/* header, records, data */
+	unsigned char			*map_base;	/* the memfd: data; a file: header, records, data */
 	uint64_t			map_bytes;
+	unsigned char			*meta;		/* header and records, in the file or in memory of their own */
+	uint64_t			meta_bytes;	/* of the latter; 0 for a file */
 	uint64_t			data_off;	/* of the linear map, in the file and in the mapping */
 	uint64_t			asked_bytes;
 	uint64_t			used_bytes;	/* of the extent map's bitmap */

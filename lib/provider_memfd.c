@@ -187,8 +187,8 @@ static int numa_apply(struct opening *op)
 
 /* ---- mapping ---------------------------------------------------------------------------- */
 
-/* Map the whole file at an address that huge pages can use. */
-static int map_whole(struct okv_embedded_pool *pool, int fd, uint64_t bytes)
+/* Map at an address that huge pages can use. */
+static int map_aligned(uint64_t bytes, int flags, int fd, unsigned char **out)
 {
 	unsigned char *room, *at, *end;
 	int ret;
@@ -198,7 +198,7 @@ static int map_whole(struct okv_embedded_pool *pool, int fd, uint64_t bytes)
 		return -errno;
 	at = (unsigned char *)(((uintptr_t)room + OKV_HUGE_BYTES - 1) & ~(uintptr_t)(OKV_HUGE_BYTES - 1));
 	end = at + bytes;
-	if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+	if (mmap(at, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
 		ret = -errno;
 		munmap(room, bytes + OKV_HUGE_BYTES);
 		return ret;
@@ -207,16 +207,43 @@ static int map_whole(struct okv_embedded_pool *pool, int fd, uint64_t bytes)
 		munmap(room, (size_t)(at - room));
 	if (end < room + bytes + OKV_HUGE_BYTES)
 		munmap(end, (size_t)(room + bytes + OKV_HUGE_BYTES - end));
-	pool->map_base = at;
-	pool->map_bytes = bytes;
+	*out = at;
 	return 0;
+}
+
+static int map_whole(struct okv_embedded_pool *pool, int fd, uint64_t bytes)
+{
+	int ret = map_aligned(bytes, MAP_SHARED, fd, &pool->map_base);
+
+	if (!ret)
+		pool->map_bytes = bytes;
+	return ret;
 }
 
 static void unmap_whole(struct okv_embedded_pool *pool)
 {
 	if (pool->map_base)
 		munmap(pool->map_base, pool->map_bytes);
-	pool->map_base = NULL;
+	if (pool->meta_bytes)
+		munmap(pool->meta, pool->meta_bytes);
+}
+
+/*
+ * Records of an anonymous pool are private memory: that gets transparent huge pages on many a
+ * host where shared memory does not, and the records are what allocation and freeing touch.
+ */
+static int map_meta(struct opening *op)
+{
+	struct okv_embedded_pool *pool = op->pool;
+	uint64_t bytes = op->header.data_off;
+	int ret;
+
+	ret = map_aligned(bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, &pool->meta);
+	if (ret)
+		return okv_error_set(op->err, ret, "%s: no memory for %" PRIu64 " bytes of records", op->label, bytes);
+	pool->meta_bytes = bytes;
+	madvise(pool->meta, bytes, MADV_HUGEPAGE);
+	return 0;
 }
 
 /* Why the process may not have that much, where one of its limits says so. */
@@ -336,7 +363,7 @@ err_close:
 
 static int open_anonymous(struct opening *op)
 {
-	uint64_t bytes = op->header.data_off + op->header.data_bytes;
+	uint64_t bytes = op->header.data_bytes;
 	bool may_hugetlb = !(op->config->flags & OMNIKV_POOL_F_NO_HUGETLB);
 	int ret = -ENOMEM;
 
@@ -350,6 +377,8 @@ static int open_anonymous(struct opening *op)
 		ret = open_hugetlb(op, bytes);
 	if (ret)
 		ret = open_shmem(op, bytes);
+	if (!ret)
+		ret = map_meta(op);
 	if (ret)
 		return ret;
 	op->is_new = true;
@@ -468,6 +497,8 @@ static int open_named(struct opening *op)
 	}
 	pool->fd = fd;
 	pool->is_file = true;
+	pool->meta = pool->map_base;
+	pool->data_off = op->header.data_off;
 	pool->page_kind = op->is_memory && shmem_is_huge() ? OMNIKV_PAGES_THP : OMNIKV_PAGES_SMALL;
 	return 0;
 
@@ -615,8 +646,8 @@ static bool is_trusted(const struct okv_pool_header *header)
 static int bring_up(struct opening *op)
 {
 	struct okv_embedded_pool *pool = op->pool;
-	struct okv_pool_header *header = (struct okv_pool_header *)pool->map_base;
-	struct okv_extent_rec *recs = (struct okv_extent_rec *)(pool->map_base + OKV_POOL_HEADER_BYTES);
+	struct okv_pool_header *header = (struct okv_pool_header *)pool->meta;
+	struct okv_extent_rec *recs = (struct okv_extent_rec *)(pool->meta + OKV_POOL_HEADER_BYTES);
 	uint64_t nr = op->header.nr_granules;
 	bool is_fresh = op->is_new;
 	uint64_t *used;
@@ -706,8 +737,7 @@ static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_p
 
 	ret = spec->name ? open_named(&op) : open_anonymous(&op);
 	if (ret)
-		goto err_free;
-	pool->data_off = op.header.data_off;
+		goto err_unmap;
 	if (pool->page_kind == OMNIKV_PAGES_SMALL) {
 		if (config->flags & OMNIKV_POOL_F_REQUIRE_HUGE) {
 			ret = okv_error_set(err, -ENOMEM,
@@ -723,7 +753,8 @@ static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_p
 	ret = numa_apply(&op);
 	if (ret)
 		goto err_unmap;
-	if (madvise(pool->map_base, pool->map_bytes, MADV_DONTFORK)) {
+	if (madvise(pool->map_base, pool->map_bytes, MADV_DONTFORK) ||
+	    (pool->meta_bytes && madvise(pool->meta, pool->meta_bytes, MADV_DONTFORK))) {
 		ret = okv_error_set(err, -errno, "%s: madvise: %s", op.label, strerror(errno));
 		goto err_unmap;
 	}
@@ -748,7 +779,6 @@ static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_p
 
 err_unmap:
 	unmap_whole(pool);
-err_free:
 	close_fds(pool);
 	free(pool);
 	return ret;
@@ -757,7 +787,7 @@ err_free:
 static void embedded_close(struct omnikv_pool *base)
 {
 	struct okv_embedded_pool *pool = okv_embedded_pool(base);
-	struct okv_pool_header *header = (struct okv_pool_header *)pool->map_base;
+	struct okv_pool_header *header = (struct okv_pool_header *)pool->meta;
 
 	okv_embedded_clients_fini(pool);
 	/* Everything first, then the word that says so. */
@@ -839,7 +869,7 @@ static int embedded_info(struct omnikv_pool *base, struct omnikv_pool_info *info
 	info->nr_granules = pool->map.nr_granules;
 	info->granule_bytes = pool->pool.granule_bytes;
 	info->usable_bytes = info->nr_granules * granule;
-	info->overhead_bytes = pool->map_bytes - info->usable_bytes + pool->used_bytes;
+	info->overhead_bytes = pool->map_bytes - info->usable_bytes + pool->meta_bytes + pool->used_bytes;
 	for (state = 0; state < OMNIKV_EXTENT_NR_STATES; state++) {
 		info->state_bytes[state] = pool->map.state_granules[state] * granule;
 		info->nr_extents[state] = pool->map.nr_extents[state];
