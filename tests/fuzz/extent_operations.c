@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t raw = size < sizeof(recs) ? size / 2 : sizeof(recs);
 	struct okv_extent_map map;
 
-	if (size > 8192)
+	if (size > 3000)
 		return 0;
 	memcpy(recs, data, raw);
 	memset(&recs[64], 0, 32 * sizeof(recs[0]));
