@@ -224,3 +224,17 @@ const char *okv_bytes_text(uint64_t bytes, char text[24])
 	snprintf(text, 24, i ? "%.2f %s" : "%.0f %s", value, units[i]);
 	return text;
 }
+
+const char *okv_ns_text(uint64_t ns, char text[24])
+{
+	static const char *const units[] = { "ns", "us", "ms", "s" };
+	double value = (double)ns;
+	int i = 0;
+
+	while (value >= 1000 && i < 3) {
+		value /= 1000;
+		i++;
+	}
+	snprintf(text, 24, i ? "%.2f %s" : "%.0f %s", value, units[i]);
+	return text;
+}

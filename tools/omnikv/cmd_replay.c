@@ -621,13 +621,13 @@ static void okv_print_summary(const struct okv_replay_args *args, const struct o
 	       okv_bytes_text(res->manager.peak_used_bytes, a), res->manager.mean_run_blocks);
 	printf("moved       %s to the device, %s back, in %llu steps\n", okv_bytes_text(res->device.h2d_bytes, a),
 	       okv_bytes_text(res->device.d2h_bytes, b), (unsigned long long)res->nr_steps);
-	printf("device time %.3f s computing, %.3f s waiting for transfers\n", (double)res->device.compute_ns / 1e9,
-	       (double)res->device.stall_ns / 1e9);
+	printf("device time %s computing, %s waiting for transfers\n", okv_ns_text(res->device.compute_ns, a),
+	       okv_ns_text(res->device.stall_ns, b));
 	if (config->is_by_arrival)
-		printf("TTFT        %.3f s in the middle, %.3f s at 99 %%\n", (double)res->ttft_p50_ns / 1e9,
-		       (double)res->ttft_p99_ns / 1e9);
-	printf("lookup      %.1f us in the middle, %.1f us at 99 %%\n", (double)res->lookup_p50_ns / 1e3,
-	       (double)res->lookup_p99_ns / 1e3);
+		printf("TTFT        %s in the middle, %s at 99 %%\n", okv_ns_text(res->ttft_p50_ns, a),
+		       okv_ns_text(res->ttft_p99_ns, b));
+	printf("lookup      %s in the middle, %s at 99 %%\n", okv_ns_text(res->lookup_p50_ns, a),
+	       okv_ns_text(res->lookup_p99_ns, b));
 	printf("took        %.2f s, %s of memory at most\n", res->wall_s, okv_bytes_text(okv_max_rss_bytes(), a));
 	printf("\n");
 	if (res->nr_injected)

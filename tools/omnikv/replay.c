@@ -636,6 +636,7 @@ static void okv_close(struct okv_replay *rp, struct okv_replay_result *res)
 	struct omnikv_pool_info info = { .size = sizeof(info) };
 	struct omnikv_error check = { "" };
 	uint32_t i;
+	int ret;
 
 	okv_flights_close(rp);
 	if (rp->pipe) {
@@ -658,9 +659,10 @@ static void okv_close(struct okv_replay *rp, struct okv_replay_result *res)
 	if (rp->space)
 		omnikv_space_close(rp->space);
 	if (rp->manager) {
-		if (omnikv_manager_check(rp->manager, &check))
+		ret = omnikv_manager_check(rp->manager, &check);
+		if (ret)
 			snprintf(res->check, sizeof(res->check), "%.255s",
-				 check.text[0] ? check.text : "the manager's check failed");
+				 ret == -EUCLEAN && check.text[0] ? check.text : strerror(-ret));
 		res->manager.size = sizeof(res->manager);
 		omnikv_manager_stats(rp->manager, &res->manager);
 		res->leaked_leases = res->manager.nr_leased_blocks;
