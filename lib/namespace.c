@@ -16,6 +16,7 @@ static const char *const algorithm_names[] = {
 	[OMNIKV_HASH_OPAQUE] = "opaque",
 	[OMNIKV_HASH_VLLM_SHA256_CBOR] = "sha256_cbor",
 	[OMNIKV_HASH_SGLANG_SHA256] = "sglang_sha256",
+	[OMNIKV_HASH_FAST] = "fast",
 };
 
 #define NR_ALGORITHMS (sizeof(algorithm_names) / sizeof(algorithm_names[0]))

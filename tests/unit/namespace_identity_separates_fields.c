@@ -66,7 +66,7 @@ static void test_golden(void **state)
 /* Every variant differs from every other. */
 static void test_every_field(void **state)
 {
-	enum { NR = 22 };
+	enum { NR = 23 };
 	static char text[NR][65];
 	struct omnikv_namespace ns;
 	int n = 0;
@@ -85,6 +85,7 @@ static void test_every_field(void **state)
 	VARIANT(ns.block_tokens = 32);
 	VARIANT(ns.hash_algorithm = OMNIKV_HASH_OPAQUE);
 	VARIANT(ns.hash_algorithm = OMNIKV_HASH_SGLANG_SHA256);
+	VARIANT(ns.hash_algorithm = OMNIKV_HASH_FAST);
 	VARIANT(ns.salt = "peppeR");
 	VARIANT(ns.salt_len = 5);
 	VARIANT(ns.salt = NULL, ns.salt_len = 0);
@@ -124,7 +125,7 @@ static void test_refuses(void **state)
 	ns.size = sizeof(ns) - 1;
 	assert_int_equal(omnikv_namespace_identity(&ns, identity), -EINVAL);
 	fill(&ns);
-	ns.hash_algorithm = 3;
+	ns.hash_algorithm = 4;
 	assert_int_equal(omnikv_namespace_identity(&ns, identity), -EINVAL);
 	fill(&ns);
 	ns.salt = NULL;
@@ -211,7 +212,8 @@ static void test_algorithm_names(void **state)
 	assert_string_equal(omnikv_hash_algorithm_name(OMNIKV_HASH_OPAQUE), "opaque");
 	assert_string_equal(omnikv_hash_algorithm_name(OMNIKV_HASH_VLLM_SHA256_CBOR), "sha256_cbor");
 	assert_string_equal(omnikv_hash_algorithm_name(OMNIKV_HASH_SGLANG_SHA256), "sglang_sha256");
-	assert_string_equal(omnikv_hash_algorithm_name((enum omnikv_hash_algorithm)3), "?");
+	assert_string_equal(omnikv_hash_algorithm_name(OMNIKV_HASH_FAST), "fast");
+	assert_string_equal(omnikv_hash_algorithm_name((enum omnikv_hash_algorithm)4), "?");
 }
 
 int main(int argc, char **argv)

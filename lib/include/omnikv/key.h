@@ -4,7 +4,7 @@
  *
  * A key is the engine's own block hash, opaque, 1 to 32 bytes. A namespace is everything
  * that must match for bytes to be interchangeable. Engines without a block hash can use one
- * of the two chains below, which are identical to vLLM's and SGLang's.
+ * of the chains below: two are identical to vLLM's and SGLang's, the third is our own and fast.
  */
 #ifndef OMNIKV_KEY_H
 #define OMNIKV_KEY_H
@@ -67,6 +67,7 @@ enum omnikv_hash_algorithm {
 	OMNIKV_HASH_OPAQUE,		/* the engine's own */
 	OMNIKV_HASH_VLLM_SHA256_CBOR,
 	OMNIKV_HASH_SGLANG_SHA256,
+	OMNIKV_HASH_FAST,		/* omnikv_chain_fast() */
 };
 
 /** Name of a hash algorithm, as in "sha256_cbor"; "?" for a value that there is not. */
@@ -106,6 +107,52 @@ OMNIKV_API int64_t omnikv_chain_vllm(const char *seed, const uint32_t *tokens, s
  */
 OMNIKV_API int64_t omnikv_chain_sglang(const uint32_t *tokens, size_t nr_tokens, uint32_t block_tokens,
 				       struct omnikv_key *keys);
+
+/** Shortest secret of omnikv_chain_key_create(), bytes. */
+#define OMNIKV_CHAIN_SECRET_BYTES_MIN	16u
+#define OMNIKV_CHAIN_BLOCK_TOKENS_MAX	(1u << 20)
+
+struct omnikv_chain_key;
+
+/**
+ * omnikv_chain_key_create() - a secret, made ready for omnikv_chain_fast()
+ * @secret: random, and the same wherever keys are to agree
+ *
+ * Return: 0, -EINVAL (NULL, secret shorter than OMNIKV_CHAIN_SECRET_BYTES_MIN, @block_tokens 0 or over
+ * OMNIKV_CHAIN_BLOCK_TOKENS_MAX) or -ENOMEM.
+ */
+OMNIKV_API int omnikv_chain_key_create(const void *secret, size_t secret_len, uint32_t block_tokens,
+				       struct omnikv_chain_key **ck);
+/** NULL is ignored. */
+OMNIKV_API void omnikv_chain_key_destroy(struct omnikv_chain_key *ck);
+
+/**
+ * struct omnikv_chain_state - where a chain has got to; all zero at its start
+ * @nr_blocks: blocks hashed so far
+ *
+ * The rest is the library's, and as secret as the key.
+ */
+struct omnikv_chain_state {
+	uint64_t	nr_blocks;
+	uint64_t	sum[2];
+	uint64_t	offset[8];
+};
+
+/**
+ * omnikv_chain_fast() - block keys for engines that have none, at memory speed
+ * @ck:     constant; any number of threads may share it
+ * @state:  goes on behind the blocks hashed before, and is moved along; NULL: from the start
+ * @tokens: [nr_tokens]
+ * @keys:   [nr_tokens / block_tokens] results of 16 bytes, full blocks only
+ *
+ * Keyed, 128 bits, built of AES (lib/blockhash.h has the definition and why). Two different prefixes
+ * get the same key with a probability near 2^-113, whoever chose the tokens, as long as the secret is
+ * one. Without AES instructions it is some hundred times slower.
+ *
+ * Return: the number of keys, or -EINVAL (NULL where something is needed).
+ */
+OMNIKV_API int64_t omnikv_chain_fast(const struct omnikv_chain_key *ck, struct omnikv_chain_state *state,
+				     const uint32_t *tokens, size_t nr_tokens, struct omnikv_key *keys);
 
 #ifdef __cplusplus
 }
