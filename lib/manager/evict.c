@@ -88,11 +88,7 @@ void okv_evict_node_init(struct okv_evict *ev, uint32_t id)
 {
 	struct okv_evict_node *node = okv_evict_node(ev, id);
 
-	node->tick = 0;
-	node->state = OKV_EVICT_OFF;
-	node->nr_pins = 0;
-	node->prev = OKV_EVICT_NONE;
-	node->next = OKV_EVICT_NONE;
+	*node = (struct okv_evict_node){ .state = OKV_EVICT_OFF, .prev = OKV_EVICT_NONE, .next = OKV_EVICT_NONE };
 }
 
 void okv_evict_touch(struct okv_evict *ev, uint32_t id, uint32_t parent)
@@ -131,30 +127,35 @@ void okv_evict_demote(struct okv_evict *ev, uint32_t id, bool is_leaf)
 		list_sorted(ev, id, ev->listed.head);
 }
 
+uint64_t okv_evict_take(struct okv_evict *ev, uint32_t id)
+{
+	assert(okv_evict_node(ev, id)->nr_pins == 0);
+	take_off(ev, id);
+	return okv_evict_node(ev, id)->tick;
+}
+
+void okv_evict_succeed(struct okv_evict *ev, uint32_t id, uint64_t tick, uint32_t next)
+{
+	struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	if (node->tick < tick) {
+		/* Recorded earlier than its descendant; in pinned company it may still be there. */
+		if (node->state == OKV_EVICT_LISTED)
+			take_off(ev, id);
+		node->tick = tick;
+	}
+	if (node->state == OKV_EVICT_OFF)
+		list_sorted(ev, id, next);
+}
+
 void okv_evict_del(struct okv_evict *ev, uint32_t id, uint32_t parent)
 {
 	struct okv_evict_node *node = okv_evict_node(ev, id);
-	struct okv_evict_node *up;
-	uint32_t next = ev->listed.head;
+	uint32_t next = node->state == OKV_EVICT_LISTED ? node->next : ev->listed.head;
+	uint64_t tick = okv_evict_take(ev, id);
 
-	assert(node->nr_pins == 0);
-	if (node->state == OKV_EVICT_LISTED)
-		next = node->next;
-	take_off(ev, id);
-	if (parent == OKV_EVICT_NONE)
-		return;
-	up = okv_evict_node(ev, parent);
-	if (up->tick < node->tick) {
-		/* Recorded earlier than its descendant; in pinned company it may still be there. */
-		if (up->state == OKV_EVICT_PARKED) {
-			up->tick = node->tick;
-			return;
-		}
-		take_off(ev, parent);
-		up->tick = node->tick;
-	}
-	if (up->state == OKV_EVICT_OFF)
-		list_sorted(ev, parent, next);
+	if (parent != OKV_EVICT_NONE)
+		okv_evict_succeed(ev, parent, tick, next);
 }
 
 void okv_evict_pass_inner(struct okv_evict *ev, uint32_t id)

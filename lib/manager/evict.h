@@ -92,6 +92,24 @@ void okv_evict_demote(struct okv_evict *ev, uint32_t id, bool is_leaf);
  */
 void okv_evict_del(struct okv_evict *ev, uint32_t id, uint32_t parent);
 
+/*
+ * The same in two steps, for a chain of victims of which each is the parent of the last: take
+ * the first, go up while okv_evict_is_next(), then okv_evict_succeed() for the parent that stays.
+ */
+
+/** Out of the order; returns its tick. */
+uint64_t okv_evict_take(struct okv_evict *ev, uint32_t id);
+/** Would @id, whose last descendant of @tick was at the head and has gone, now be there, and may it go? */
+static inline bool okv_evict_is_next(const struct okv_evict *ev, uint32_t id, uint64_t tick)
+{
+	const struct okv_evict_node *node = okv_evict_node(ev, id);
+
+	return node->state == OKV_EVICT_OFF && node->tick <= tick && node->nr_pins == 0;
+}
+
+/** @id is as recent as @tick, and listed, looking forward from @next. */
+void okv_evict_succeed(struct okv_evict *ev, uint32_t id, uint64_t tick, uint32_t next);
+
 /** The oldest listed node, or OKV_EVICT_NONE. The caller takes it, or passes over it by one of the two below. */
 static inline uint32_t okv_evict_oldest(const struct okv_evict *ev)
 {

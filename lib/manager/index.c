@@ -34,8 +34,9 @@
 #define LOAD_DEN	5u
 
 #define PROBES		16u	/* probes that are in flight at once */
-#define JUMPS_MAX	32u	/* steps to an id that is not the neighbour, before keys are looked up instead */
-#define AHEAD		12u	/* entries prefetched ahead of a walk up a path */
+#define AHEAD		12u	/* entries prefetched ahead of a walk up a path: ids of a path are often neighbours */
+#define LOOKAHEAD	8u	/* victims whose memory is fetched ahead */
+#define RUN_BLOCKS_MAX	((1u << 24) - 1)
 
 #define ENTRY_F_PARTIAL	(1u << 0)
 #define ENTRY_F_DROPPED	(1u << 1)	/* not in the table */
@@ -67,9 +68,10 @@ struct entry {
 
 _Static_assert(sizeof(struct entry) == 64, "an entry is one cache line");
 
-/* @run_parent is the entry before the run's first block: a run is found without visiting it. */
+/* @run_blocks and @run_parent, the entry before the run's first block, lead past a run without visiting it. */
 struct group {
-	uint64_t	granule;
+	uint64_t	granule : 40;
+	uint64_t	run_blocks : 24;	/* of the run up to and with this block */
 	uint32_t	generation;
 	uint32_t	nr_granules;	/* 0: absent */
 	uint32_t	crc32c;
@@ -130,6 +132,16 @@ struct okv_index {
 
 	_Alignas(64) uint8_t		secret[SECRET_BYTES];
 };
+
+/* gcc takes __builtin_prefetch() for something without effect, and drops calls of functions that do little else. */
+static inline void prefetch(const void *mem)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)mem));
+#else
+	__builtin_prefetch(mem);
+#endif
+}
 
 /* Memory ------------------------------------------------------------------------------------- */
 
@@ -376,7 +388,7 @@ static inline void table_prefetch_entry(const struct okv_index *ix, const struct
 
 	for (i = 0; i < BUCKET_SLOTS; i++) {
 		if (bucket->slots[i] >> 32 == tag && bucket->slots[i] != 0)
-			__builtin_prefetch(entry_of(ix, (uint32_t)bucket->slots[i] - 1));
+			prefetch(entry_of(ix, (uint32_t)bucket->slots[i] - 1));
 	}
 }
 
@@ -447,9 +459,9 @@ static uint32_t find(struct okv_index *ix, uint32_t tag, uint32_t ns, const stru
 
 static inline void prefetch_home(const struct okv_index *ix, uint32_t tag)
 {
-	__builtin_prefetch(table_home(&ix->tab, tag));
+	prefetch(table_home(&ix->tab, tag));
 	if (ix->old.buckets)
-		__builtin_prefetch(table_home(&ix->old, tag));
+		prefetch(table_home(&ix->old, tag));
 }
 
 static inline void prefetch_entry(const struct okv_index *ix, uint32_t tag)
@@ -591,23 +603,41 @@ static void tail_del(struct okv_index *ix, const struct entry *e)
 
 static inline bool follows(const struct group *up, const struct group *g)
 {
-	return up->nr_granules == g->nr_granules && up->granule + up->nr_granules == g->granule;
+	return up->run_blocks < RUN_BLOCKS_MAX && up->nr_granules == g->nr_granules && up->granule + up->nr_granules == g->granule;
 }
 
 static void group_set(struct okv_index *ix, uint32_t parent, uint32_t group, struct group *g,
 		      const struct omnikv_extent *extent, uint32_t crc32c)
 {
-	g->granule = extent->granule;
-	g->generation = extent->generation;
-	g->nr_granules = extent->nr_granules;
-	g->crc32c = crc32c;
-	g->run_parent = parent;
-	if (parent != OKV_ENTRY_NONE && g->nr_granules) {
+	struct group new = { .granule = extent->granule, .run_blocks = 1, .generation = extent->generation,
+		.nr_granules = extent->nr_granules, .crc32c = crc32c, .run_parent = parent };
+
+	if (parent != OKV_ENTRY_NONE && new.nr_granules) {
 		const struct group *up = &record_of(ix, parent)->groups[group];
 
-		if (follows(up, g))
-			g->run_parent = up->run_parent;
+		if (follows(up, &new)) {
+			new.run_parent = up->run_parent;
+			new.run_blocks = up->run_blocks + 1;
+		}
 	}
+	/* Whole words: nothing of the old contents is waited for. */
+	*g = new;
+}
+
+/* Zero behind its length, a word at a time. */
+static inline bool key_is_padded(const struct omnikv_key *key)
+{
+	uint64_t words[OMNIKV_KEY_BYTES_MAX / 8], rest = 0;
+	uint32_t i, whole = key->len / 8;
+
+	memcpy(words, key->bytes, sizeof(words));
+	if (key->len % 8) {
+		memcpy(&rest, (const char *)words + key->len, 8 - key->len % 8);
+		whole++;
+	}
+	for (i = whole; i < OMNIKV_KEY_BYTES_MAX / 8; i++)
+		rest |= words[i];
+	return rest == 0;
 }
 
 static int block_check(const struct okv_index *ix, const struct okv_index_block *block)
@@ -618,12 +648,12 @@ static int block_check(const struct okv_index *ix, const struct okv_index_block 
 	if (block->ns >= OKV_INDEX_NS_MAX || key->len == 0 || key->len > OMNIKV_KEY_BYTES_MAX ||
 	    block->nr_tokens == 0 || block->nr_tokens > ix->block_tokens)
 		return -EINVAL;
-	for (i = key->len; i < OMNIKV_KEY_BYTES_MAX; i++) {
-		if (key->bytes[i])
-			return -EINVAL;
-	}
+	if (!key_is_padded(key))
+		return -EINVAL;
 	for (i = 0; i < ix->nr_groups; i++) {
 		if (block->extents[i].nr_granules == 0 && !(ix->optional_groups & (1u << i)))
+			return -EINVAL;
+		if (block->extents[i].granule >= OKV_INDEX_GRANULES_MAX)
 			return -EINVAL;
 	}
 	if (block->parent == OKV_ENTRY_NONE) {
@@ -644,6 +674,7 @@ static int block_check(const struct okv_index *ix, const struct okv_index_block 
 	return 0;
 }
 
+/* All but the use that an insertion counts as: the caller records it, once for all blocks of a path. */
 static int insert(struct okv_index *ix, const struct okv_index_block *block, uint32_t tag, uint32_t *out)
 {
 	bool is_partial = block->nr_tokens < ix->block_tokens;
@@ -706,7 +737,6 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 		group_set(ix, block->parent, i, &rec->groups[i], &block->extents[i], block->crc32c[i]);
 	table_add(&ix->tab, tag, id);
 	okv_evict_node_init(&ix->order, id);
-	okv_evict_touch(&ix->order, id, block->parent);
 	ix->nr_entries++;
 	ix->nr_partial += is_partial;
 	*out = id;
@@ -715,7 +745,11 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 
 int okv_index_insert(struct okv_index *ix, const struct okv_index_block *block, uint32_t *id)
 {
-	return insert(ix, block, key_tag(ix, ns_mix(block->ns), block->key), id);
+	int ret = insert(ix, block, key_tag(ix, ns_mix(block->ns), block->key), id);
+
+	if (ret == 0)
+		okv_evict_touch(&ix->order, *id, block->parent);
+	return ret;
 }
 
 int okv_index_insert_path(struct okv_index *ix, const struct okv_index_block *first, size_t nr, size_t *nr_done,
@@ -723,22 +757,30 @@ int okv_index_insert_path(struct okv_index *ix, const struct okv_index_block *fi
 {
 	struct okv_index_block block = *first;
 	uint64_t mix = ns_mix(first->ns);
-	uint32_t tags[PROBES];
+	uint32_t tags[2 * PROBES], last = OKV_ENTRY_NONE, joint = OKV_ENTRY_NONE;
 	size_t i, ahead = 0;
+	int ret = 0;
 
 	block.nr_tokens = ix->block_tokens;
 	for (i = 0; i < nr; i++) {
 		uint32_t id;
-		int ret;
 
-		for (; ahead < nr && ahead < i + PROBES; ahead++) {
-			tags[ahead % PROBES] = key_tag(ix, mix, &first->key[ahead]);
-			prefetch_home(ix, tags[ahead % PROBES]);
+		/* A group of prefetches at once: one that waits for its page's translation holds up what follows it. */
+		if (i % PROBES == 0) {
+			size_t end = i + 2 * PROBES < nr ? i + 2 * PROBES : nr, k;
+
+			for (k = ahead; k < end; k++)
+				tags[k % (2 * PROBES)] = key_tag(ix, mix, &first->key[k]);
+			for (; ahead < end; ahead++)
+				prefetch_home(ix, tags[ahead % (2 * PROBES)]);
 		}
-		ret = insert(ix, &block, tags[i % PROBES], &id);
-		if (ret && ret != -EEXIST) {
-			*nr_done = i;
-			return ret;
+		ret = insert(ix, &block, tags[i % (2 * PROBES)], &id);
+		if (ret && ret != -EEXIST)
+			break;
+		if (ret == 0) {
+			if (last == OKV_ENTRY_NONE)
+				joint = block.parent;
+			last = id;
 		}
 		if (ids)
 			ids[i] = id;
@@ -749,9 +791,13 @@ int okv_index_insert_path(struct okv_index *ix, const struct okv_index_block *fi
 		block.key++;
 		block.extents += ix->nr_groups;
 		block.crc32c += ix->nr_groups;
+		ret = 0;
 	}
-	*nr_done = nr;
-	return 0;
+	/* What is new hangs on @joint, for which the deepest stands from now on, as it does for those between. */
+	if (last != OKV_ENTRY_NONE)
+		okv_evict_touch(&ix->order, last, joint);
+	*nr_done = i;
+	return ret;
 }
 
 /* Lookup ------------------------------------------------------------------------------------- */
@@ -788,6 +834,7 @@ static void search(struct okv_index *ix, uint32_t ns, const struct omnikv_key *k
 	size_t lo = 0, hi = nr_keys;
 
 	hit->entry = OKV_ENTRY_NONE;
+	hit->nr_anchors = 0;
 	while (lo < hi) {
 		size_t width = hi - lo, nr = width < PROBES ? width : PROBES, i;
 		size_t counts[PROBES];
@@ -806,6 +853,11 @@ static void search(struct okv_index *ix, uint32_t ns, const struct omnikv_key *k
 			if (id == OKV_ENTRY_NONE) {
 				hi = counts[i] - 1;
 				break;
+			}
+			/* Those of the first round lie evenly over the path. */
+			if (lo == i * width / nr && hit->nr_anchors == i) {
+				hit->positions[i] = (uint32_t)counts[i] - 1;
+				hit->anchors[hit->nr_anchors++] = id;
 			}
 			lo = counts[i];
 			hit->entry = id;
@@ -838,30 +890,69 @@ static void walk_down(struct okv_index *ix, uint32_t ns, const struct omnikv_key
 	}
 	hit->nr_blocks = i;
 	hit->entry = prev;
+	hit->nr_anchors = 0;
+}
+
+/*
+ * The walks of a path side by side: walk k goes up from anchor k to behind anchor k - 1, the
+ * first to the path's start, the last from the entry hit. Positions count from 1 here, so that
+ * 0 is the start.
+ */
+struct walk {
+	uint32_t	id;		/* where it is */
+	uint32_t	position;	/* of @id, plus 1 */
+	uint32_t	until;		/* and where it ends */
+	uint32_t	expected;	/* the entry there */
+};
+
+static uint32_t walks_init(const struct okv_index_hit *hit, uint32_t from, struct walk walks[OKV_INDEX_ANCHORS + 1])
+{
+	uint32_t nr = 0, i, until = from, expected = OKV_ENTRY_NONE;
+
+	for (i = 0; i <= hit->nr_anchors; i++) {
+		bool is_last = i == hit->nr_anchors || hit->positions[i] + 1 >= hit->nr_blocks;
+		struct walk *w = &walks[nr];
+
+		w->id = is_last ? hit->entry : hit->anchors[i];
+		w->position = is_last ? (uint32_t)hit->nr_blocks : hit->positions[i] + 1;
+		w->until = until;
+		w->expected = expected;
+		if (w->position > until) {
+			until = w->position;
+			expected = w->id;
+			nr++;
+		}
+		if (is_last)
+			break;
+	}
+	return nr;
 }
 
 /* Is the stored path down to @hit the one that @keys name? */
-static bool verify(struct okv_index *ix, uint32_t ns, const struct omnikv_key *keys, const struct okv_index_hit *hit)
+static bool verify(const struct okv_index *ix, const struct omnikv_key *keys, const struct okv_index_hit *hit)
 {
-	uint32_t id = hit->entry, nr_jumps = 0;
-	size_t position = hit->nr_blocks;
+	struct walk walks[OKV_INDEX_ANCHORS + 1];
+	uint32_t nr = walks_init(hit, 0, walks), i;
 
-	while (position > 0) {
-		const struct entry *e = entry_of(ix, id);
+	while (nr) {
+		for (i = 0; i < nr; i++) {
+			struct walk *w = &walks[i];
+			const struct entry *e = entry_of(ix, w->id);
 
-		position--;
-		if (id >= AHEAD)
-			__builtin_prefetch(entry_of(ix, id - AHEAD));
-		if (!key_equal(e, &keys[position]))
-			return false;
-		/* Each jump waits for memory; looking keys up does not. */
-		if (e->parent + 1 != id && ++nr_jumps > JUMPS_MAX) {
-			struct okv_index_hit up;
-
-			walk_down(ix, ns, keys, position, &up);
-			return up.nr_blocks == position && up.entry == e->parent;
+			if (!key_equal(e, &keys[w->position - 1]))
+				return false;
+			w->id = e->parent;
+			if (--w->position == w->until) {
+				if (w->id != w->expected)
+					return false;
+				*w = walks[--nr];
+				i--;
+				continue;
+			}
+			prefetch(entry_of(ix, e->parent));
+			if (e->parent >= AHEAD)
+				prefetch(entry_of(ix, e->parent - AHEAD));
 		}
-		id = e->parent;
 	}
 	return true;
 }
@@ -874,7 +965,7 @@ void okv_index_match(struct okv_index *ix, uint32_t ns, const struct omnikv_key 
 	if (nr_keys > UINT32_MAX)
 		nr_keys = UINT32_MAX;
 	search(ix, ns, keys, nr_keys, &found);
-	if (!(flags & OKV_INDEX_MATCH_F_CHAINED) && !verify(ix, ns, keys, &found))
+	if (!(flags & OKV_INDEX_MATCH_F_CHAINED) && !verify(ix, keys, &found))
 		walk_down(ix, ns, keys, nr_keys, &found);
 	*hit = found;
 }
@@ -921,46 +1012,127 @@ size_t okv_index_tails(const struct okv_index *ix, uint32_t ns, uint32_t parent,
 	return nr;
 }
 
-int64_t okv_index_runs(const struct okv_index *ix, uint32_t id, uint32_t group, uint32_t from,
-		       struct okv_index_run *runs, size_t max)
+/*
+ * One step of a walk: the run or the absent block that ends at @w, into @run when there is one.
+ * Returns false when the walk's end is not where it was expected.
+ */
+static inline bool run_step(const struct okv_index *ix, struct walk *w, uint32_t group, struct okv_index_run *run)
 {
-	size_t nr = 0, i;
+	const struct group *g = &record_of(ix, w->id)->groups[group];
+	uint32_t nr = g->run_blocks, up = g->run_parent;
 
-	while (id != OKV_ENTRY_NONE) {
-		const struct entry *e = entry_of(ix, id);
-		const struct group *g = &record_of(ix, id)->groups[group];
-		uint32_t up, first = 0;
-
-		if (e->position < from)
-			break;
-		if (g->nr_granules == 0) {
-			id = e->parent;
-			continue;
-		}
-		up = g->run_parent;
-		if (up != OKV_ENTRY_NONE) {
-			__builtin_prefetch(record_of(ix, up));
-			first = entry_of(ix, up)->position + 1;
-		}
-		if (first < from)
-			first = from;
-		if (nr == max)
-			return -ENOSPC;
-		runs[nr].position = first;
-		runs[nr].nr_blocks = e->position - first + 1;
-		runs[nr].nr_granules = g->nr_granules;
-		runs[nr].granule = g->granule - (uint64_t)(e->position - first) * g->nr_granules;
-		runs[nr].entry = id;
-		nr++;
-		id = up;
+	run->nr_blocks = 0;
+	if (g->nr_granules == 0) {
+		nr = 1;
+		up = entry_of(ix, w->id)->parent;
+	} else {
+		if (nr > w->position - w->until)
+			nr = w->position - w->until;
+		run->position = w->position - nr;
+		run->nr_blocks = nr;
+		run->nr_granules = g->nr_granules;
+		run->granule = g->granule - (uint64_t)(nr - 1) * g->nr_granules;
+		run->entry = w->id;
 	}
+	w->position -= nr;
+	if (w->position == w->until && w->expected != OKV_ENTRY_NONE) {
+		/* A run that goes on goes through the very extent of the entry expected there. */
+		const struct group *there = &record_of(ix, w->expected)->groups[group];
+
+		if (run->nr_blocks && nr < g->run_blocks)
+			return there->nr_granules == g->nr_granules && there->granule + there->nr_granules == run->granule;
+		return up == w->expected;
+	}
+	w->id = up;
+	if (w->position > w->until)
+		prefetch(&record_of(ix, up)->groups[group]);
+	return true;
+}
+
+static void runs_reverse(struct okv_index_run *runs, size_t nr)
+{
+	size_t i;
+
 	for (i = 0; i < nr / 2; i++) {
 		struct okv_index_run run = runs[i];
 
 		runs[i] = runs[nr - 1 - i];
 		runs[nr - 1 - i] = run;
 	}
+}
+
+int64_t okv_index_runs(const struct okv_index *ix, uint32_t id, uint32_t group, uint32_t from,
+		       struct okv_index_run *runs, size_t max)
+{
+	struct walk w = { .id = id, .until = from, .expected = OKV_ENTRY_NONE };
+	struct okv_index_run run;
+	size_t nr = 0;
+
+	if (id == OKV_ENTRY_NONE)
+		return 0;
+	w.position = entry_of(ix, id)->position + 1;
+	while (w.position > w.until) {
+		run_step(ix, &w, group, &run);
+		if (run.nr_blocks == 0)
+			continue;
+		if (nr == max)
+			return -ENOSPC;
+		runs[nr++] = run;
+	}
+	runs_reverse(runs, nr);
 	return (int64_t)nr;
+}
+
+int64_t okv_index_hit_runs(const struct okv_index *ix, const struct okv_index_hit *hit, uint32_t group, uint32_t from,
+			   struct okv_index_run *runs, size_t max)
+{
+	struct walk walks[OKV_INDEX_ANCHORS + 1];
+	uint32_t nr_walks = walks_init(hit, from, walks), nr_going, i;
+	uint32_t going[OKV_INDEX_ANCHORS + 1];
+	size_t room, start[OKV_INDEX_ANCHORS + 1], nr[OKV_INDEX_ANCHORS + 1] = { 0 }, nr_all = 0, k;
+
+	/* Each walk fills its own share of @runs, which may be too small for some: then one walk does it all. */
+	if (nr_walks < 2)
+		return okv_index_runs(ix, hit->entry, group, from, runs, max);
+	for (i = 0; i < nr_walks; i++) {
+		start[i] = walks[i].until - from;
+		going[i] = i;
+		prefetch(&record_of(ix, walks[i].id)->groups[group]);
+	}
+	if (walks[nr_walks - 1].position - from > max)
+		return okv_index_runs(ix, hit->entry, group, from, runs, max);
+	for (nr_going = nr_walks; nr_going;) {
+		for (i = 0; i < nr_going; i++) {
+			uint32_t n = going[i];
+			struct walk *w = &walks[n];
+
+			if (!run_step(ix, w, group, &runs[start[n] + nr[n]]))
+				return okv_index_runs(ix, hit->entry, group, from, runs, max);
+			nr[n] += runs[start[n] + nr[n]].nr_blocks != 0;
+			if (w->position == w->until)
+				going[i--] = going[--nr_going];
+		}
+	}
+	for (i = 0; i < nr_walks; i++) {
+		struct okv_index_run *first = &runs[start[i]];
+
+		runs_reverse(first, nr[i]);
+		room = 0;
+		/* A run that was cut at an anchor is one run. */
+		if (nr_all && nr[i]) {
+			struct okv_index_run *last = &runs[nr_all - 1];
+
+			if (last->position + last->nr_blocks == first->position && last->nr_granules == first->nr_granules &&
+			    last->granule + (uint64_t)last->nr_blocks * last->nr_granules == first->granule) {
+				last->nr_blocks += first->nr_blocks;
+				last->entry = first->entry;
+				room = 1;
+			}
+		}
+		for (k = room; k < nr[i]; k++)
+			runs[nr_all++] = first[k];
+	}
+	return (int64_t)nr_all;
 }
 
 void okv_index_blocks(const struct okv_index *ix, uint32_t id, uint32_t from, uint32_t *ids)
@@ -975,7 +1147,7 @@ void okv_index_blocks(const struct okv_index *ix, uint32_t id, uint32_t from, ui
 			return;
 		id = entry_of(ix, id)->parent;
 		if (id >= AHEAD)
-			__builtin_prefetch(entry_of(ix, id - AHEAD));
+			prefetch(entry_of(ix, id - AHEAD));
 	}
 }
 
@@ -1017,7 +1189,7 @@ int okv_index_attach(struct okv_index *ix, uint32_t id, uint32_t group, const st
 {
 	struct group *g;
 
-	if (group >= ix->nr_groups || extent->nr_granules == 0)
+	if (group >= ix->nr_groups || extent->nr_granules == 0 || extent->granule >= OKV_INDEX_GRANULES_MAX)
 		return -EINVAL;
 	if (!is_live(ix, id) || (entry_of(ix, id)->flags & ENTRY_F_DROPPED))
 		return -ESTALE;
@@ -1077,7 +1249,7 @@ static void unlist(struct okv_index *ix, uint32_t id, const struct entry *e)
 	(void)was_there;
 }
 
-/* @id is a leaf without pins. */
+/* @id is a leaf without pins; its node has been taken out of the order, or will be. */
 static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent *extents)
 {
 	struct entry *e = entry_of(ix, id);
@@ -1102,33 +1274,64 @@ static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent 
 
 		up->nr_children--;
 		up->heat = heat_sum(up->heat, e->heat);
-		/* It is likely to be the next. */
-		__builtin_prefetch(table_home(&ix->tab, up->tag));
-		if (up->parent != OKV_ENTRY_NONE) {
-			__builtin_prefetch(entry_of(ix, up->parent));
-			__builtin_prefetch(record_of(ix, up->parent));
-		}
 	}
-	okv_evict_del(&ix->order, id, parent);
 	e->key_len = 0;
 	e->parent = ix->free_ids;
 	ix->free_ids = id;
 	ix->nr_entries--;
 }
 
+/*
+ * Fetch the memory of PROBES more of the entries that are likely to leave behind @id: a parent
+ * that becomes a leaf, else the next of the order. A wrong guess costs nothing but time.
+ */
+static uint32_t fetch_victims(const struct okv_index *ix, uint32_t id)
+{
+	uint32_t tags[PROBES], nr, i;
+
+	for (nr = 0; nr < PROBES; nr++) {
+		uint32_t next = entry_of(ix, id)->parent;
+
+		if (next == OKV_ENTRY_NONE || entry_of(ix, next)->nr_children != 1)
+			next = okv_evict_oldest(&ix->order);
+		if (next == OKV_EVICT_NONE)
+			break;
+		id = next;
+		tags[nr] = entry_of(ix, id)->tag;
+		prefetch(record_of(ix, id));
+		if (id >= AHEAD) {
+			prefetch(entry_of(ix, id - AHEAD));
+			prefetch(record_of(ix, id - AHEAD));
+		}
+	}
+	for (i = 0; i < nr; i++)
+		prefetch(table_home(&ix->tab, tags[i]));
+	return id;
+}
+
+static void victim_set(struct okv_index_victim *v, const struct entry *e)
+{
+	memcpy(v->key.bytes, e->key, sizeof(e->key));
+	v->key.len = e->key_len;
+	v->ns = e->ns;
+	v->position = e->position;
+	v->nr_tokens = e->nr_tokens;
+	v->heat = e->heat;
+}
+
 size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *extents,
 		       struct okv_index_victim *victims)
 {
+	uint32_t ahead = OKV_ENTRY_NONE, nr_ahead = 0;
 	size_t done = 0;
 
 	while (done < nr) {
-		uint32_t id = okv_evict_oldest(&ix->order);
-		const struct entry *e;
+		uint32_t id = okv_evict_oldest(&ix->order), parent;
+		uint64_t tick;
 
 		if (id == OKV_ENTRY_NONE)
 			break;
-		e = entry_of(ix, id);
-		if (!is_leaf(e)) {
+		if (!is_leaf(entry_of(ix, id))) {
 			okv_evict_pass_inner(&ix->order, id);
 			continue;
 		}
@@ -1136,18 +1339,29 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 			okv_evict_pass_pinned(&ix->order, id);
 			continue;
 		}
-		if (victims) {
-			struct okv_index_victim *v = &victims[done];
+		/* Up the path as long as each parent is next in turn: it would take its child's place at the head. */
+		tick = okv_evict_take(&ix->order, id);
+		nr_ahead = 0;
+		for (;;) {
+			const struct entry *e = entry_of(ix, id);
 
-			memcpy(v->key.bytes, e->key, sizeof(e->key));
-			v->key.len = e->key_len;
-			v->ns = e->ns;
-			v->position = e->position;
-			v->nr_tokens = e->nr_tokens;
-			v->heat = e->heat;
+			if (nr_ahead <= LOOKAHEAD && nr - done > nr_ahead) {
+				ahead = fetch_victims(ix, nr_ahead ? ahead : id);
+				nr_ahead += PROBES;
+			}
+			if (victims)
+				victim_set(&victims[done], e);
+			parent = e->parent;
+			remove_leaf(ix, id, extents + done * ix->nr_groups);
+			done++;
+			nr_ahead--;
+			if (done == nr || parent == OKV_ENTRY_NONE || !is_leaf(entry_of(ix, parent)) ||
+			    !okv_evict_is_next(&ix->order, parent, tick))
+				break;
+			id = parent;
 		}
-		remove_leaf(ix, id, extents + done * ix->nr_groups);
-		done++;
+		if (parent != OKV_ENTRY_NONE)
+			okv_evict_succeed(&ix->order, parent, tick, okv_evict_oldest(&ix->order));
 	}
 	return done;
 }
@@ -1158,6 +1372,7 @@ int okv_index_remove(struct okv_index *ix, uint32_t id, struct omnikv_extent *ex
 		return -ESTALE;
 	if (!is_leaf(entry_of(ix, id)) || okv_evict_node(&ix->order, id)->nr_pins)
 		return -EBUSY;
+	okv_evict_del(&ix->order, id, entry_of(ix, id)->parent);
 	remove_leaf(ix, id, extents);
 	return 0;
 }
@@ -1171,8 +1386,7 @@ static bool is_behind(const struct okv_index *ix, uint32_t id, uint32_t root, ui
 
 		if (e->position <= position)
 			return id == root;
-		if (g->nr_granules && g->run_parent != OKV_ENTRY_NONE &&
-		    entry_of(ix, g->run_parent)->position >= position)
+		if (g->nr_granules && e->position - position >= g->run_blocks)
 			id = g->run_parent;
 		else
 			id = e->parent;
@@ -1341,9 +1555,10 @@ static const char *entry_check(struct okv_index *ix, uint32_t id)
 		if (g->nr_granules == 0) {
 			if (!is_optional)
 				return "an entry lacks a group that is not optional";
-		} else if (up && follows(up, g) && g->run_parent == up->run_parent) {
+		} else if (up && follows(up, g) && g->run_parent == up->run_parent &&
+			   g->run_blocks == up->run_blocks + 1) {
 			continue;
-		} else if (g->run_parent != e->parent || (up && follows(up, g) && !is_optional)) {
+		} else if (g->run_parent != e->parent || g->run_blocks != 1 || (up && follows(up, g) && !is_optional)) {
 			return "a run is not as long as its extents say";
 		}
 	}

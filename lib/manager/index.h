@@ -8,7 +8,7 @@
  *	parent of an entry is in the index, in the same namespace, at position - 1, not partial
  *	nr_children(e)  = entries whose parent is e
  *	occupied slots  = entries - dropped entries, each found from its key
- *	run(e, group)   = run(parent) when its extent directly follows the parent's, else begins at e
+ *	run(e, group)   = run(parent) and e when its extent directly follows the parent's, else e alone
  *	leaf            = in the eviction order (listed or parked)
  *	nr_entries      = entry ids ever used - free ids
  *
@@ -30,6 +30,7 @@
 #define OKV_INDEX_NS_MAX	(1u << 20)	/* namespace ids are dense, from 0 */
 #define OKV_INDEX_TOKENS_MAX	65535u		/* tokens of a block */
 #define OKV_INDEX_SEED_BYTES	32u
+#define OKV_INDEX_GRANULES_MAX	(1ull << 40)
 
 struct okv_index;
 
@@ -70,7 +71,8 @@ void okv_index_destroy(struct okv_index *ix);
  * @parent:   entry of the block before it, OKV_ENTRY_NONE at position 0
  * @position: blocks before it
  * @nr_tokens: T, or fewer for a partial tail: a leaf under a key of its own
- * @extents:  [nr_groups]; nr_granules 0 where an optional group has none
+ * @extents:  [nr_groups]; nr_granules 0 where an optional group has none; granules below
+ *            OKV_INDEX_GRANULES_MAX
  * @crc32c:   [nr_groups]
  */
 struct okv_index_block {
@@ -117,9 +119,21 @@ uint32_t okv_index_find(struct okv_index *ix, uint32_t ns, const struct omnikv_k
 /** The caller vouches that each key names the whole prefix before it (okv_index_match()). */
 #define OKV_INDEX_MATCH_F_CHAINED	(1u << 0)
 
+#define OKV_INDEX_ANCHORS	16u
+
+/**
+ * struct okv_index_hit - how far a match went
+ * @entry:     the last one hit; OKV_ENTRY_NONE for none
+ * @nr_anchors: 0 where none are known
+ * @anchors:   entries of the path that the search came by, in order of position: where walks of the
+ *             path can begin side by side
+ */
 struct okv_index_hit {
 	uint64_t	nr_blocks;
-	uint32_t	entry;		/* the last one hit; OKV_ENTRY_NONE for none */
+	uint32_t	entry;
+	uint32_t	nr_anchors;
+	uint32_t	anchors[OKV_INDEX_ANCHORS];
+	uint32_t	positions[OKV_INDEX_ANCHORS];
 };
 
 /**
@@ -173,6 +187,9 @@ struct okv_index_run {
  */
 int64_t okv_index_runs(const struct okv_index *ix, uint32_t id, uint32_t group, uint32_t from,
 		       struct okv_index_run *runs, size_t max);
+/** The same for a hit that was just made, with its waits for memory side by side. */
+int64_t okv_index_hit_runs(const struct okv_index *ix, const struct okv_index_hit *hit, uint32_t group, uint32_t from,
+			   struct okv_index_run *runs, size_t max);
 
 /**
  * okv_index_blocks() - entries of a path, block by block

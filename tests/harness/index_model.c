@@ -303,6 +303,41 @@ static int model_find_at(const struct model *m, uint32_t ns, const struct omnikv
 	return NONE;
 }
 
+/* The two ways to list a hit's runs: the same blocks in the same places. */
+static bool same_runs(struct model *m, const struct okv_index_hit *hit)
+{
+	static struct okv_index_run a[DEPTH_MAX], b[DEPTH_MAX];
+	uint32_t group = op_byte(m) % m->config->nr_groups, from = op_byte(m) % 4 ? 0 : op_byte(m) % 32;
+	int64_t na = okv_index_runs(m->ix, hit->entry, group, from, a, DEPTH_MAX), i = 0, k = 0;
+	int64_t nb = okv_index_hit_runs(m->ix, hit, group, from, b, DEPTH_MAX);
+	uint32_t in_a = 0, in_b = 0;
+
+	if (na < 0 || nb < 0 || nb > na)
+		return DIFFER(m, "runs of a hit: %lld, not %lld", (long long)nb, (long long)na);
+	for (; i < na && k < nb; in_a++, in_b++) {
+		if (a[i].position + in_a != b[k].position + in_b || a[i].nr_granules != b[k].nr_granules ||
+		    a[i].granule + (uint64_t)in_a * a[i].nr_granules != b[k].granule + (uint64_t)in_b * b[k].nr_granules)
+			return DIFFER(m, "runs of a hit: another extent at position %u", a[i].position + in_a);
+		if (in_b + 1 == b[k].nr_blocks && (in_a + 1 != a[i].nr_blocks || a[i].entry != b[k].entry))
+			return DIFFER(m, "runs of a hit: another end at position %u", a[i].position + in_a);
+		if (in_a + 1 == a[i].nr_blocks) {
+			i++;
+			in_a = UINT32_MAX;
+		}
+		if (in_b + 1 == b[k].nr_blocks) {
+			k++;
+			in_b = UINT32_MAX;
+		}
+	}
+	if (i != na || k != nb)
+		return DIFFER(m, "runs of a hit end early");
+	if (nb && okv_index_hit_runs(m->ix, hit, group, from, b, (size_t)nb - 1) != -ENOSPC)
+		return DIFFER(m, "runs of a hit: room for too many");
+	if (!(m->config->optional_groups & (1u << group)) && na != nb)
+		return DIFFER(m, "runs of a hit: %lld, not %lld", (long long)nb, (long long)na);
+	return true;
+}
+
 static bool do_match(struct model *m)
 {
 	static struct omnikv_key keys[DEPTH_MAX + 4];
@@ -355,6 +390,9 @@ static bool do_match(struct model *m)
 			return DIFFER(m, "match of keys said to chain leads to another block");
 	}
 
+	if (!same_runs(m, &hit) || !same_runs(m, &chained))
+		return false;
+
 	groups = op_byte(m) & ((1u << m->config->nr_groups) - 1);
 	okv_index_usable(m->ix, groups, &hit);
 	for (; prev != NONE; prev = m->records[prev].parent) {
@@ -368,7 +406,7 @@ static bool do_match(struct model *m)
 	if (hit.entry != (prev == NONE ? OKV_ENTRY_NONE : m->records[prev].id) ||
 	    hit.nr_blocks != (prev == NONE ? 0 : node_of(m, prev)->position + 1))
 		return DIFFER(m, "usable: %llu blocks", (unsigned long long)hit.nr_blocks);
-	return true;
+	return same_runs(m, &hit);
 }
 
 static int pick_record(struct model *m, bool live_only)

@@ -341,16 +341,16 @@ static void hit_ends_where_the_state_is(void **state)
 	(void)state;
 	for (i = 0; i < 10; i++)
 		assert_int_equal(add2(ix, i ? ids[i - 1] : OKV_ENTRY_NONE, i, i == 3 || i == 7, &ids[i]), 0);
-	hit = (struct okv_index_hit){ 10, ids[9] };
+	hit = (struct okv_index_hit){ .nr_blocks = 10, .entry = ids[9] };
 	okv_index_usable(ix, 1, &hit);
 	assert_int_equal(hit.nr_blocks, 10);
 	okv_index_usable(ix, 2, &hit);
 	assert_int_equal(hit.nr_blocks, 8);
 	assert_int_equal(hit.entry, ids[7]);
-	hit = (struct okv_index_hit){ 7, ids[6] };
+	hit = (struct okv_index_hit){ .nr_blocks = 7, .entry = ids[6] };
 	okv_index_usable(ix, 3, &hit);
 	assert_int_equal(hit.nr_blocks, 4);
-	hit = (struct okv_index_hit){ 3, ids[2] };
+	hit = (struct okv_index_hit){ .nr_blocks = 3, .entry = ids[2] };
 	okv_index_usable(ix, 3, &hit);
 	assert_int_equal(hit.nr_blocks, 0);
 	assert_int_equal(hit.entry, OKV_ENTRY_NONE);
@@ -363,7 +363,7 @@ static void hit_ends_where_the_state_is(void **state)
 	assert_int_equal(okv_index_attach(ix, ids[7], 1, &extent, 5), -EEXIST);
 	assert_int_equal(okv_index_attach(ix, 12345, 1, &extent, 5), -ESTALE);
 	assert_int_equal(okv_index_attach(ix, ids[8], 1, &extent, 5), 0);
-	hit = (struct okv_index_hit){ 10, ids[9] };
+	hit = (struct okv_index_hit){ .nr_blocks = 10, .entry = ids[9] };
 	okv_index_usable(ix, 2, &hit);
 	assert_int_equal(hit.nr_blocks, 9);
 	assert_int_equal(okv_index_runs(ix, ids[9], 1, 0, runs, 4), 2);
