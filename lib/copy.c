@@ -1,17 +1,65 @@
 // SPDX-License-Identifier: MIT
 /*
- * Copies of many runs by the CPU, see copy.h.
+ * Copies of many runs by the CPU, see copy.h: the portable path, and which path is taken.
  *
  * Owns nothing but the way bytes are moved; who may be copied where, and in which steps, is the
- * caller's. Any thread enters.
+ * caller's. Any thread enters. The choice is the same for the whole process: it depends on the
+ * CPU and on a variable that is read once.
  */
 #include "copy.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "crc32c.h"
 
-void okv_copy_runs(const struct okv_run *runs, size_t nr, uint32_t *crc)
+static const char *const names[OKV_COPY_NR_PATHS] = { "portable", "avx2", "avx512" };
+
+const char *okv_copy_path_name(enum okv_copy_path path)
+{
+	return names[path];
+}
+
+bool okv_copy_path_is_usable(enum okv_copy_path path)
+{
+#if defined(__x86_64__)
+	switch (path) {
+	case OKV_COPY_AVX512:
+		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+		       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+		       __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("sse4.2");
+	case OKV_COPY_AVX2:
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("sse4.2");
+	default:
+		return true;
+	}
+#else
+	return path == OKV_COPY_PORTABLE;
+#endif
+}
+
+enum okv_copy_path okv_copy_path_chosen(void)
+{
+	static _Atomic int chosen = -1;
+	int path = atomic_load_explicit(&chosen, memory_order_relaxed);
+	const char *wanted;
+	int i;
+
+	if (path >= 0)
+		return (enum okv_copy_path)path;
+	for (path = OKV_COPY_NR_PATHS - 1; !okv_copy_path_is_usable((enum okv_copy_path)path); path--)
+		;
+	wanted = getenv("OMNIKV_COPY");
+	for (i = 0; wanted && i < OKV_COPY_NR_PATHS; i++) {
+		if (!strcmp(wanted, names[i]) && okv_copy_path_is_usable((enum okv_copy_path)i))
+			path = i;
+	}
+	atomic_store_explicit(&chosen, path, memory_order_relaxed);
+	return (enum okv_copy_path)path;
+}
+
+void okv_copy_runs_portable(const struct okv_run *runs, size_t nr, uint32_t *crc)
 {
 	size_t i;
 
@@ -22,9 +70,45 @@ void okv_copy_runs(const struct okv_run *runs, size_t nr, uint32_t *crc)
 	}
 }
 
+void okv_copy_runs_by(enum okv_copy_path path, const struct okv_run *runs, size_t nr, uint32_t *crc)
+{
+#if defined(__x86_64__)
+	if (path == OKV_COPY_AVX512) {
+		okv_copy_runs_avx512(runs, nr, crc);
+		return;
+	}
+	if (path == OKV_COPY_AVX2) {
+		okv_copy_runs_avx2(runs, nr, crc);
+		return;
+	}
+#endif
+	(void)path;
+	okv_copy_runs_portable(runs, nr, crc);
+}
+
+void okv_copy_runs(const struct okv_run *runs, size_t nr, uint32_t *crc)
+{
+	okv_copy_runs_by(okv_copy_path_chosen(), runs, nr, crc);
+}
+
+/* Parts that fit L2 are summed where they are; a large one is a caller's step anyway. */
 void okv_copy_run_extend(const struct okv_run *run, uint32_t *crc)
 {
-	memcpy(run->dst, run->src, run->bytes);
-	if (crc)
-		*crc = okv_crc32c_extend(*crc, run->dst, run->bytes);
+	const unsigned char *src = run->src;
+	unsigned char *dst = run->dst;
+	uint64_t rest = run->bytes;
+
+	if (!crc) {
+		memcpy(dst, src, rest);
+		return;
+	}
+	while (rest) {
+		uint64_t bytes = rest < 16384 ? rest : 16384;
+
+		memcpy(dst, src, bytes);
+		*crc = okv_crc32c_extend(*crc, dst, bytes);
+		src += bytes;
+		dst += bytes;
+		rest -= bytes;
+	}
 }

@@ -19,7 +19,7 @@
 #include "ring.h"
 
 /* What is copied between two looks at the rest of the world. */
-#define STEP_BYTES	(UINT64_C(256) << 10)
+#define STEP_BYTES	(UINT64_C(512) << 10)
 #define STEP_RUNS	256
 
 /*

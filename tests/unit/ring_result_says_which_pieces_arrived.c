@@ -101,23 +101,23 @@ static void vanished_blocks_are_not_reported_loaded(void **state)
 
 static void failed_copy_reports_what_arrived(void **state)
 {
-	struct omnikv_piece pieces[128];
-	struct omnikv_extent exts[128];
+	struct omnikv_piece pieces[256];
+	struct omnikv_extent exts[256];
 	struct ring_fixture f;
 	struct omnikv_hbm *hbm;
 	struct omnikv_sqe *sqe;
 	struct omnikv_cqe cqe;
 	struct omnikv_device_info info = { .size = sizeof(info) };
-	uint64_t valid[2];
+	uint64_t valid[4];
 	uint32_t i, nr = 0;
 	uint8_t *there;
 
 	fixture_open(&f, *state, "4M", NULL, NULL);
-	hbm = fixture_hbm(&f, 128 * PIECE_BYTES);
+	hbm = fixture_hbm(&f, 256 * PIECE_BYTES);
 	there = omnikv_hbm_ptr(hbm);
-	memset(there, UNTOUCHED, 128 * PIECE_BYTES);
-	fixture_sealed(&f, exts, 128, 1, 0);
-	make_pieces(pieces, exts, 128);
+	memset(there, UNTOUCHED, 256 * PIECE_BYTES);
+	fixture_sealed(&f, exts, 256, 1, 0);
+	make_pieces(pieces, exts, 256);
 	if (f.is_sim) {
 		assert_int_equal(omnikv_device_fail_next(f.dev, 1, -EIO), 0);
 	} else {
@@ -126,27 +126,27 @@ static void failed_copy_reports_what_arrived(void **state)
 		assert_int_equal(okv_failpoint_arm(&point), 0);
 	}
 	sqe = fixture_sqe(&f, 7);
-	omnikv_prep_load(sqe, hbm, pieces, 128);
+	omnikv_prep_load(sqe, hbm, pieces, 256);
 	sqe->valid = valid;
 	fixture_submit(&f);
 	cqe = fixture_reap(&f);
 	okv_failpoint_disarm_all();
 	assert_int_equal(cqe.res, -EIO);
-	for (i = 0; i < 128; i++) {
+	for (i = 0; i < 256; i++) {
 		if (bit(valid, i)) {
 			assert_true(fixture_is_filled(there + pieces[i].device_off, PIECE_BYTES, i, 0));
 			nr++;
 		}
 	}
 	assert_int_equal(nr, cqe.nr_valid);
-	assert_true(nr > 0 && nr < 128);
+	assert_true(nr > 0 && nr < 256);
 	assert_int_equal(omnikv_device_info(f.dev, &info), 0);
 	assert_int_equal(info.nr_failed, 1);
 	/* The next one is whole again. */
-	omnikv_prep_load(fixture_sqe(&f, 8), hbm, pieces, 128);
+	omnikv_prep_load(fixture_sqe(&f, 8), hbm, pieces, 256);
 	fixture_submit(&f);
-	fixture_expect(&f, 8, 128 * PIECE_BYTES);
-	for (i = 0; i < 128; i++)
+	fixture_expect(&f, 8, 256 * PIECE_BYTES);
+	for (i = 0; i < 256; i++)
 		assert_true(fixture_is_filled(there + pieces[i].device_off, PIECE_BYTES, i, 0));
 	assert_int_equal(omnikv_hbm_destroy(hbm), 0);
 	fixture_close(&f);
