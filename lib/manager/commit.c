@@ -264,27 +264,23 @@ static int okv_commit_insert(struct okv_commit *commit)
 	if (is_partial) {
 		error = okv_index_insert(index, &block, &entries[0]);
 		is_new[0] = error == 0;
-		if (error == -EEXIST) {
-			struct okv_index_info info;
-
-			error = okv_index_get(index, entries[0], &info);
-			if (!error && info.nr_tokens != commit->nr_tokens)
-				error = -EINVAL;
-		}
+		if (error == -EEXIST)
+			error = 0;
 		nr_done = error == 0;
 	} else {
 		error = okv_index_insert_path(index, &block, commit->nr, &nr_done, entries, is_new);
 	}
+	if (!nr_done)
+		return error;
+	/* Fails only where the last one has too many pins: it was there before, and so were its ancestors. */
+	ret = okv_commit_advance(commit, commit->first + nr_done, entries[nr_done - 1]);
+	if (ret)
+		return ret;
 	for (size_t i = 0; i < nr_done; i++) {
 		if (is_new[i])
 			okv_commit_publish(commit, commit->slot + i, entries[i]);
 		else
 			okv_commit_adopt(commit, commit->slot + i, entries[i]);
-	}
-	if (nr_done) {
-		ret = okv_commit_advance(commit, commit->first + nr_done, entries[nr_done - 1]);
-		if (ret)
-			return ret;
 	}
 	return error;
 }

@@ -399,13 +399,11 @@ err:
 
 static bool okv_key_is_valid(const struct omnikv_key *key)
 {
-	uint8_t rest = 0;
+	static const uint8_t zeroes[OMNIKV_KEY_BYTES_MAX];
 
-	if (!key || !key->len || key->len > OMNIKV_KEY_BYTES_MAX)
+	if (!key->len || key->len > OMNIKV_KEY_BYTES_MAX)
 		return false;
-	for (uint32_t i = key->len; i < OMNIKV_KEY_BYTES_MAX; i++)
-		rest |= key->bytes[i];
-	return !rest;
+	return key->len == OMNIKV_KEY_BYTES_MAX || !memcmp(key->bytes + key->len, zeroes, OMNIKV_KEY_BYTES_MAX - key->len);
 }
 
 bool okv_keys_are_valid(const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail)

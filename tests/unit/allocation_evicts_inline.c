@@ -217,12 +217,62 @@ static void memory_in_use_elsewhere_is_not_counted_on(void **state)
 	kv_world_close(&world);
 }
 
+/* Layouts of different groups share a pool: whichever holds most gives, down to nothing. */
+static void layouts_give_way_to_each_other(void **state)
+{
+	struct omnikv_plan_config config = { .size = sizeof(config), .block_tokens = T, .granule_bytes = 4096 };
+	struct omnikv_layout *layout = malloc(sizeof(*layout));
+	struct omnikv_seq *seq, *held;
+	struct kv_story story = { 0 };
+	struct kv_world full, mixed;
+
+	(void)state;
+	assert_non_null(layout);
+	kv_world_open(&full, KV_SHAPE_FULL, T, 400);
+	mixed = full;
+	kv_layout(layout, KV_SHAPE_MIXED);
+	assert_int_equal(omnikv_plan_make(layout, &config, &mixed.plan, NULL), 0);
+	assert_int_equal(omnikv_plan_block_bytes(&mixed.plan), 3 * 4096);
+	mixed.ns.layout = &mixed.plan.layout;
+	assert_int_equal(omnikv_space_open(mixed.manager, &mixed.ns, &mixed.plan, &mixed.space, NULL), 0);
+
+	/* 300 blocks of one granule in one sequence, found again whole. */
+	omnikv_seq_close(fill(&full, 0, 300));
+	for (uint32_t i = 0; i < 300 * T; i++)
+		kv_story_add(&story, i);
+	seq = kv_open(&full, &story, false);
+	assert_int_equal(omnikv_seq_tokens(seq), 300 * T);
+	omnikv_seq_close(seq);
+
+	/* 100 blocks of three take the free 100 and 200 of these. */
+	omnikv_seq_close(fill(&mixed, 500000, 100));
+	assert_int_equal(evicted(&full), 200);
+	kv_world_check(&full);
+	/* 130 take all but ten: of the larger shelf first, and in the end of both. */
+	held = fill(&mixed, 600000, 130);
+	kv_world_check(&full);
+	assert_int_equal(omnikv_admit(mixed.space, 3 * T), 1);
+	assert_int_equal(omnikv_admit(mixed.space, 4 * T), 0);
+	assert_int_equal(omnikv_admit(full.space, 10 * T), 1);
+	assert_int_equal(omnikv_admit(full.space, 11 * T), 0);
+	assert_int_equal(omnikv_seq_open(full.space, NULL, 0, NULL, &seq), 0);
+	assert_int_equal(omnikv_seq_append(seq, 11 * T), -ENOSPC);
+	assert_int_equal(omnikv_seq_append(seq, 10 * T), 0);
+	omnikv_seq_close(seq);
+	omnikv_seq_close(held);
+	omnikv_space_close(mixed.space);
+	kv_story_free(&story);
+	free(layout);
+	kv_world_close(&full);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(full_pool_serves_two_threads_at_once),
 		cmocka_unit_test(least_recently_used_leaves_first),
 		cmocka_unit_test(several_sizes_fit_in_the_end),
+		cmocka_unit_test(layouts_give_way_to_each_other),
 		cmocka_unit_test(memory_in_use_elsewhere_is_not_counted_on),
 	};
 

@@ -254,12 +254,73 @@ static void weak_hash_counts_and_misses(void **state)
 	kv_world_close(&world);
 }
 
+/* 65,535 leases may end at one block; what would need one more is refused and changes nothing. */
+static void too_many_leases_on_one_block_are_refused(void **state)
+{
+	struct omnikv_match **matches = calloc(65536, sizeof(*matches)), *match;
+	struct omnikv_seq *fork, *longer, *with_tail, *at_two, *other;
+	struct kv_story story = { 0 }, two, tail;
+	struct omnikv_key *keys;
+	struct kv_world world;
+	uint32_t nr;
+
+	(void)state;
+	assert_non_null(matches);
+	kv_world_open(&world, KV_SHAPE_FULL, T, 32);
+	for (uint32_t i = 0; i < 3 * T; i++)
+		kv_story_add(&story, i);
+	kv_story_copy(&two, &story, 2 * T);
+	kv_story_copy(&tail, &story, 2 * T + 5);
+	put(&world, &story, 3 * T);
+	put(&world, &tail, 2 * T + 5);
+	keys = kv_keys(&world, &story, 3);
+	longer = kv_open(&world, &story, false);
+	with_tail = kv_open(&world, &tail, true);
+	at_two = kv_open(&world, &two, false);
+	assert_int_equal(omnikv_seq_tokens(with_tail), 2 * T + 5);
+	for (nr = 0; nr < 65534; nr++)
+		assert_int_equal(omnikv_match(world.space, keys, 2, NULL, &matches[nr]), 0);
+
+	assert_int_equal(omnikv_match(world.space, keys, 2, NULL, &match), -EOVERFLOW);
+	assert_int_equal(omnikv_seq_open(world.space, keys, 2, NULL, &other), -EOVERFLOW);
+	assert_int_equal(omnikv_seq_fork(at_two, &fork), -EOVERFLOW);
+	assert_int_equal(omnikv_seq_truncate(longer, 2 * T), -EOVERFLOW);
+	assert_int_equal(omnikv_seq_tokens(longer), 3 * T);
+	assert_int_equal(omnikv_seq_append(with_tail, 1), -EOVERFLOW);
+	assert_int_equal(omnikv_seq_tokens(with_tail), 2 * T + 5);
+	assert_int_equal(omnikv_seq_open(world.space, NULL, 0, NULL, &other), 0);
+	assert_int_equal(omnikv_seq_append(other, 2 * T), 0);
+	kv_store(&world, other, &story, 0, 2 * T);
+	assert_int_equal(omnikv_seq_commit(other, keys, 2, NULL), -EOVERFLOW);
+	assert_int_equal(omnikv_seq_cached_tokens(other), T);
+	assert_null(kv_compare(&world, other, &story, 0, 2 * T));
+	kv_world_check(&world);
+
+	omnikv_match_put(matches[--nr]);
+	assert_int_equal(omnikv_seq_commit(other, keys, 2, NULL), 0);
+	omnikv_seq_close(other);
+	assert_int_equal(omnikv_seq_append(with_tail, 1), 0);
+	omnikv_seq_close(with_tail);
+	assert_int_equal(omnikv_seq_truncate(longer, 2 * T), 0);
+	while (nr)
+		omnikv_match_put(matches[--nr]);
+	omnikv_seq_close(longer);
+	omnikv_seq_close(at_two);
+	free(matches);
+	free(keys);
+	kv_story_free(&story);
+	kv_story_free(&two);
+	kv_story_free(&tail);
+	kv_world_close(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lookups_that_load_nothing_leave_nothing_pinned),
 		cmocka_unit_test(each_token_counts_once),
 		cmocka_unit_test(nothing_of_no_length_exists),
+		cmocka_unit_test(too_many_leases_on_one_block_are_refused),
 		cmocka_unit_test(weak_hash_counts_and_misses),
 	};
 

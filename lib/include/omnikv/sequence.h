@@ -22,7 +22,8 @@ struct omnikv_seq;
  * omnikv_seq_open() - a sequence that begins with the longest cached prefix
  * @keys, @nr_keys, @tail: as omnikv_match(); nr_keys 0 starts empty
  *
- * omnikv_seq_tokens() tells how long the prefix is. Its blocks stay leased until close.
+ * omnikv_seq_tokens() tells how long the prefix is. Its blocks stay leased until close. Counted and
+ * returning as omnikv_match().
  */
 OMNIKV_API int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 			       const struct omnikv_key *tail, struct omnikv_seq **seq);
@@ -45,15 +46,16 @@ OMNIKV_API uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq);	/* o
  * holds must have been stored before.
  *
  * Return: 0, or -ENOSPC (everything else is leased; at once, with nothing evicted in vain), -ENOMEM,
- * with the sequence's tokens unchanged.
+ * -EOVERFLOW, with the sequence's tokens unchanged.
  */
 OMNIKV_API int omnikv_seq_append(struct omnikv_seq *seq, uint64_t nr_tokens);
 /**
  * Drop tokens from the end, down to @nr_tokens. Blocks no longer used are given up. A state survives
- * only where it stands at @nr_tokens. -EINVAL when longer.
+ * only where it stands at @nr_tokens. -EINVAL when longer; -EOVERFLOW, with nothing changed, where 65,535
+ * leases end at the block that becomes the last cached one.
  */
 OMNIKV_API int omnikv_seq_truncate(struct omnikv_seq *seq, uint64_t nr_tokens);
-/** Share everything so far, O(1) in length. */
+/** Share everything so far, O(1) in length. -ENOMEM, -EOVERFLOW (as above). */
 OMNIKV_API int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork);
 
 /**
@@ -76,7 +78,7 @@ OMNIKV_API int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork)
  *   -EBUSY   a transfer into a block is in flight
  *   -EIO     a store into it failed
  *   -ENOSPC  a tail had to be copied first
- *   -ENOMEM
+ *   -ENOMEM, -EOVERFLOW
  */
 OMNIKV_API int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys, size_t nr_keys,
 				     const struct omnikv_key *tail);
