@@ -48,7 +48,6 @@ static struct okv_block_walk okv_block_walk(const struct omnikv_plan *plan, uint
 		.gp = &plan->groups[group],
 		.nr_planes = plan->layout.groups[group].nr_planes,
 		.nr_entries = nr_entries,
-		.layer = nr_entries == 0 ? plan->groups[group].nr_stored : 0,
 	};
 }
 
