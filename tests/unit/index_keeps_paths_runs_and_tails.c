@@ -154,6 +154,9 @@ static void insert_refuses(void **state)
 	extent.nr_granules = 0;
 	assert_int_equal(okv_index_insert(ix, &good, &id), -EINVAL);
 	extent.nr_granules = 1;
+	extent.granule = OKV_INDEX_GRANULES_MAX;
+	assert_int_equal(okv_index_insert(ix, &good, &id), -EINVAL);
+	extent.granule = 4;
 	key.len = 0;
 	assert_int_equal(okv_index_insert(ix, &good, &id), -EINVAL);
 	key.len = 33;
