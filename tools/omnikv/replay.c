@@ -60,7 +60,9 @@ struct okv_replay {
 	size_t			nr_ttfts;
 	uint64_t		blocks_seen;	/* hit so far, for FLIP */
 	uint64_t		free_bytes;	/* of the pool, before anything */
-	/* of the step under way */
+	uint64_t		start_ns;	/* by arrival: the first request, on the device's clock */
+	/* of the step being filled or under way */
+	uint64_t		step_tokens;
 	uint64_t		step_wrong;
 	char			step_text[256];
 };
@@ -259,6 +261,7 @@ static void okv_flights_close(struct okv_replay *rp)
 	for (i = 0; i < rp->nr_flights; i++)
 		omnikv_seq_close(rp->flights[i].seq);
 	rp->nr_flights = 0;
+	rp->step_tokens = 0;
 }
 
 static int okv_flight_commit(struct okv_replay *rp, struct okv_flight *flight)
@@ -456,86 +459,83 @@ static void okv_show(struct okv_replay *rp, size_t done)
 	rp->config->progress(rp->config->opaque, done, rp->config->trace->nr_requests, note);
 }
 
-/* Start of the next request on the device's clock, and that clock now. */
+/* The device's clock; with nothing in flight it is moved on to @due_ns first. */
 static int okv_clock_reach(struct okv_replay *rp, uint64_t due_ns, uint64_t *now_ns)
 {
 	struct omnikv_device_info info = { .size = sizeof(info) };
 	int ret;
 
-	if (!rp->nr_flights) {
-		ret = omnikv_device_info(rp->dev, &info);
-		if (!ret && info.clock_ns < due_ns)
-			ret = omnikv_device_advance(rp->dev, due_ns);
-		if (ret)
-			return ret;
-	}
 	ret = omnikv_device_info(rp->dev, &info);
+	if (!ret && !rp->nr_flights && info.clock_ns < due_ns) {
+		ret = omnikv_device_advance(rp->dev, due_ns);
+		if (!ret)
+			ret = omnikv_device_info(rp->dev, &info);
+	}
 	*now_ns = info.clock_ns;
 	return ret;
 }
 
-static int okv_play(struct okv_replay *rp)
+/* 1: the request is admitted or refused, and counted; 0: the step that is being filled must run first. */
+static int okv_take(struct okv_replay *rp, const struct okv_request *req)
 {
 	const struct okv_replay_config *config = rp->config;
-	const struct okv_trace *trace = config->trace;
-	uint64_t start_ns = 0, now_ns = 0, due_ns = 0, step_tokens = 0;
+	bool has_room = req->nr_tokens <= rp->slot_tokens;
 	struct okv_replay_result *res = rp->result;
+	uint64_t due_ns = 0, now_ns = 0;
+	int ret;
+
+	/* Nothing asked is nothing to do. */
+	if (!req->nr_tokens) {
+		res->nr_requests++;
+		return 1;
+	}
+	if (config->is_by_arrival) {
+		due_ns = rp->start_ns + (req->time_ns - config->trace->requests[0].time_ns);
+		ret = okv_clock_reach(rp, due_ns, &now_ns);
+		if (ret)
+			return ret;
+	}
+	if (rp->nr_flights && (due_ns > now_ns || rp->nr_flights == config->concurrency ||
+			       rp->step_tokens + req->nr_tokens > rp->slot_tokens))
+		return 0;
+
+	ret = has_room ? okv_admit(rp, req) : 0;
+	if (ret < 0)
+		return ret;
+	/* Beside others it is tried again when they have given their memory up. */
+	if (!ret && has_room && rp->nr_flights)
+		return 0;
+	if (ret) {
+		rp->flights[rp->nr_flights - 1].due_ns = due_ns;
+		rp->step_tokens += req->nr_tokens;
+	}
+	res->nr_requests++;
+	res->nr_refused += !ret;
+	res->prompt_tokens += req->nr_tokens;
+	res->blocks_referenced += req->nr_blocks;
+	return 1;
+}
+
+static int okv_play(struct okv_replay *rp)
+{
+	const struct okv_trace *trace = rp->config->trace;
 	size_t i = 0;
 	int ret;
 
-	if (config->is_by_arrival) {
-		ret = okv_clock_reach(rp, 0, &start_ns);
+	if (rp->config->is_by_arrival) {
+		ret = okv_clock_reach(rp, 0, &rp->start_ns);
 		if (ret)
 			return ret;
 	}
 	while (i < trace->nr_requests || rp->nr_flights) {
-		bool is_full = i == trace->nr_requests;
-
-		if (!is_full) {
-			const struct okv_request *req = &trace->requests[i];
-			bool is_too_long = req->nr_tokens > rp->slot_tokens;
-
-			if (config->is_by_arrival) {
-				due_ns = start_ns + (req->time_ns - trace->requests[0].time_ns);
-				ret = okv_clock_reach(rp, due_ns, &now_ns);
-				if (ret)
-					return ret;
-			}
-			/* Nothing asked is nothing to do. */
-			if (!req->nr_tokens) {
-				i++;
-				res->nr_requests++;
-				continue;
-			}
-			if (rp->nr_flights && (due_ns > now_ns || rp->nr_flights == config->concurrency ||
-					       step_tokens + req->nr_tokens > rp->slot_tokens)) {
-				is_full = true;
-			} else {
-				ret = is_too_long ? 0 : okv_admit(rp, req);
-				if (ret < 0)
-					return ret;
-				/* With others in flight it is tried again when they have given their memory up. */
-				if (!ret && rp->nr_flights && !is_too_long) {
-					is_full = true;
-				} else {
-					i++;
-					res->nr_requests++;
-					res->nr_refused += !ret;
-					res->prompt_tokens += req->nr_tokens;
-					res->blocks_referenced += req->nr_blocks;
-					if (ret) {
-						rp->flights[rp->nr_flights - 1].due_ns = due_ns;
-						step_tokens += req->nr_tokens;
-					}
-					is_full = !config->is_by_arrival && rp->nr_flights;
-				}
-			}
-		}
-		if (is_full && rp->nr_flights) {
+		ret = i < trace->nr_requests ? okv_take(rp, &trace->requests[i]) : 0;
+		if (ret < 0)
+			return ret;
+		i += ret;
+		if (rp->nr_flights && (!ret || !rp->config->is_by_arrival)) {
 			ret = okv_flights_run(rp);
 			if (ret)
 				return ret;
-			step_tokens = 0;
 			okv_show(rp, i);
 		}
 	}
@@ -572,8 +572,9 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 		.flags		= config->is_shuffled ? OMNIKV_DEVICE_F_SHUFFLE | OMNIKV_DEVICE_F_POISON : 0,
 		.fail_ppm	= config->inject == OKV_INJECT_FAIL ? (uint32_t)config->inject_nth : 0,
 		.hbm_bytes	= config->hbm_bytes,
-		.h2d_bytes_s	= config->gpu->link_bytes_s,
-		.d2h_bytes_s	= config->gpu->link_bytes_s,
+		/* Fewer bytes take the time that all of them would. */
+		.h2d_bytes_s	= config->gpu->link_bytes_s / rp->plan->scale,
+		.d2h_bytes_s	= config->gpu->link_bytes_s / rp->plan->scale,
 		.late_ns	= config->is_shuffled ? 50000 : 0,
 		.seed		= config->seed,
 	};
