@@ -195,7 +195,8 @@ $(foreach d,$(tool_dirs),$(eval $(call tool_rule,$(d))))
 # Our objects' allocations pass through tests/harness/fault.c, which fails them on request.
 wrapped := malloc calloc realloc aligned_alloc posix_memalign strdup strndup EVP_MD_CTX_new \
 	EVP_DigestInit_ex EVP_DigestInit_ex2 EVP_DigestUpdate EVP_DigestFinal_ex
-wrap_flags := $(addprefix -Wl$(comma)--wrap=,$(wrapped))
+# The wrappers come into every program: compiler runtimes behind them call malloc as well.
+wrap_flags := -Wl$(comma)--undefined=__wrap_malloc $(addprefix -Wl$(comma)--wrap=,$(wrapped))
 
 $(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta)
 	$(call link,-Wl$(comma)--start-group $(filter %.a,$^) -Wl$(comma)--end-group $(wrap_flags) $(test_libs) $(libs))
