@@ -106,6 +106,7 @@ void okv_embedded_client_close(struct omnikv_client *base)
 
 	while (client->windows)
 		okv_embedded_window_destroy((struct omnikv_window *)client->windows);
+	okv_windows_fini(client);
 
 	pthread_mutex_lock(&pool->lock);
 	end_leases_locked(pool, client);

@@ -67,6 +67,7 @@ struct okv_embedded_client {
 	pthread_mutex_t			windows_lock;
 	/* Guarded by windows_lock. */
 	struct okv_embedded_window	*windows;
+	void				*spare;		/* mappings to give up where unbinding needs one; see window.c */
 };
 
 static inline struct okv_embedded_pool *okv_embedded_pool(struct omnikv_pool *pool)
@@ -96,6 +97,8 @@ int okv_embedded_query(struct omnikv_client *client, const struct omnikv_extent 
 		       struct omnikv_extent_info *info);
 
 /* window.c */
+/** The client ends: its spare mappings go. */
+void okv_windows_fini(struct okv_embedded_client *client);
 int okv_embedded_window_create(struct omnikv_client *client, uint64_t bytes, uint32_t flags,
 			       struct omnikv_window **window);
 void okv_embedded_window_destroy(struct omnikv_window *window);

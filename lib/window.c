@@ -110,6 +110,48 @@ static struct okv_embedded_window *embedded_window(struct omnikv_window *window)
 	return (struct okv_embedded_window *)window;
 }
 
+/*
+ * At the host's limit on mappings (vm.max_map_count) every mmap() fails, also the one that takes a
+ * bind away. So a client with windows keeps a few mappings that serve nothing: pages of a small
+ * range with another protection each. Giving them up makes room for an unbind, which makes more.
+ */
+#define SPARE_PAGES	8
+
+static void spare_drop_locked(struct okv_embedded_client *client)
+{
+	if (client->spare)
+		munmap(client->spare, SPARE_PAGES * PAGE_BYTES);
+	client->spare = NULL;
+}
+
+/* 0, also where it is there already, or -ENOMEM. */
+static int spare_make_locked(struct okv_embedded_client *client)
+{
+	unsigned char *at;
+	int i;
+
+	if (client->spare)
+		return 0;
+	at = mmap(NULL, SPARE_PAGES * PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (at == MAP_FAILED)
+		return -ENOMEM;
+	client->spare = at;
+	for (i = 1; i < SPARE_PAGES; i += 2) {
+		if (mprotect(at + i * PAGE_BYTES, PAGE_BYTES, PROT_READ)) {
+			spare_drop_locked(client);
+			return -ENOMEM;
+		}
+	}
+	return 0;
+}
+
+void okv_windows_fini(struct okv_embedded_client *client)
+{
+	pthread_mutex_lock(&client->windows_lock);
+	spare_drop_locked(client);
+	pthread_mutex_unlock(&client->windows_lock);
+}
+
 int okv_embedded_window_create(struct omnikv_client *base, uint64_t bytes, uint32_t flags,
 			       struct omnikv_window **out)
 {
@@ -146,12 +188,19 @@ int okv_embedded_window_create(struct omnikv_client *base, uint64_t bytes, uint3
 	window->window.flags = flags;
 
 	pthread_mutex_lock(&client->windows_lock);
-	window->next = client->windows;
-	client->windows = window;
+	ret = spare_make_locked(client);
+	if (!ret) {
+		window->next = client->windows;
+		client->windows = window;
+	}
 	pthread_mutex_unlock(&client->windows_lock);
+	if (ret)
+		goto err_unmap_base;
 	*out = &window->window;
 	return 0;
 
+err_unmap_base:
+	munmap(window->map_base, window->map_bytes);
 err_unmap:
 	munmap(window->slots, window->nr_pages * sizeof(*window->slots));
 err_free:
@@ -205,12 +254,20 @@ static void slots_set(struct okv_embedded_window *window, uint64_t first, uint64
 /* Give a range back to the reservation. -ENOMEM where that would need one mapping too many. */
 static int unmap_pages(struct okv_embedded_window *window, uint64_t first, uint64_t nr)
 {
-	void *at = window->window.base + first * PAGE_BYTES;
+	struct okv_embedded_client *client = okv_embedded_client(window->window.client);
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+	void *at = window->window.base + first * PAGE_BYTES, *done;
 
 	if (OKV_FAILPOINT("window.unmap"))
 		return -ENOMEM;
-	if (mmap(at, nr * PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-		 -1, 0) == MAP_FAILED)
+	done = mmap(at, nr * PAGE_BYTES, PROT_NONE, flags, -1, 0);
+	if (done == MAP_FAILED) {
+		spare_drop_locked(client);
+		done = mmap(at, nr * PAGE_BYTES, PROT_NONE, flags, -1, 0);
+		/* Where that fails, the next bind or window makes them again. */
+		spare_make_locked(client);
+	}
+	if (done == MAP_FAILED)
 		return -ENOMEM;
 	slots_set(window, first, nr, 0);
 	return 0;
@@ -424,7 +481,9 @@ int okv_embedded_window_bind(struct omnikv_window *base, const struct omnikv_bin
 	int ret;
 
 	pthread_mutex_lock(&client->windows_lock);
-	ret = recs_reserve(window, count);
+	ret = spare_make_locked(client);
+	if (!ret)
+		ret = recs_reserve(window, count);
 	while (!ret && done < count) {
 		n = take_run(window, binds + done, count - done, &ret);
 		if (n) {

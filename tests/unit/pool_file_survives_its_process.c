@@ -222,8 +222,17 @@ static void each_damaged_field_of_the_header_is_named(void **state)
 	assert_int_equal(okv_pool_header_make(1ull << 63, 1u << 31, &out, &err), -EINVAL);
 }
 
+static char notice_line[256];
+
+static void on_notice(void *opaque, const char *line)
+{
+	(void)opaque;
+	snprintf(notice_line, sizeof(notice_line), "%s", line);
+}
+
 static void a_host_that_went_down_leaves_an_empty_pool(void **state)
 {
+	struct omnikv_pool_config config = { .size = sizeof(config), .notice = on_notice };
 	struct omnikv_extent_info what = { .size = sizeof(what) };
 	struct omnikv_pool_info before, after;
 	struct okv_pool_header header;
@@ -252,7 +261,8 @@ static void a_host_that_went_down_leaves_an_empty_pool(void **state)
 	assert_int_equal(pwrite(fd, &header, sizeof(header), 0), sizeof(header));
 	close(fd);
 
-	pool = open_pool();
+	assert_int_equal(omnikv_pool_open(spec, &config, &pool, NULL), 0);
+	assert_non_null(strstr(notice_line, "the host went down"));
 	after = info_of(pool);
 	assert_int_equal(after.free_bytes, after.usable_bytes);
 	assert_memory_not_equal(after.instance, before.instance, 16);

@@ -222,6 +222,43 @@ static void binds_outside_of_anything_are_refused(void **state)
 	assert_int_equal(omnikv_window_bind(rw, &bad, 1, NULL), -ESTALE);
 }
 
+static void sealing_unbinds_what_is_left_of_a_bind(void **state)
+{
+	struct fixture *fix = *state;
+	struct omnikv_extent ext[2];
+	struct omnikv_window *rw[2];
+	struct omnikv_bind bind;
+	unsigned char *base;
+
+	assert_int_equal(omnikv_extent_alloc(fix->engine, 8, 2, NULL, 0, ext), 0);
+	assert_int_equal(omnikv_window_create(fix->engine, 16 * PAGE, OMNIKV_WINDOW_F_RW, &rw[0]), 0);
+	assert_int_equal(omnikv_window_create(fix->engine, 16 * PAGE, OMNIKV_WINDOW_F_RW, &rw[1]), 0);
+	bind = (struct omnikv_bind){ ext[0], 0, PAGE, 8 * PAGE };
+	assert_int_equal(omnikv_window_bind(rw[0], &bind, 1, NULL), 0);
+	assert_int_equal(omnikv_window_bind(rw[1], &bind, 1, NULL), 0);
+	/* Of the bind at pages 1 to 8: page 1 goes, 3 and 4 show the other extent, 6 goes. */
+	assert_int_equal(omnikv_window_unbind(rw[0], PAGE, PAGE), 0);
+	bind = (struct omnikv_bind){ ext[1], 0, 3 * PAGE, 2 * PAGE };
+	assert_int_equal(omnikv_window_bind(rw[0], &bind, 1, NULL), 0);
+	assert_int_equal(omnikv_window_unbind(rw[0], 6 * PAGE, PAGE), 0);
+	assert_int_equal(refs_of(fix, &ext[0]), 2);
+	assert_int_equal(refs_of(fix, &ext[1]), 1);
+	base = omnikv_window_base(rw[0]);
+	assert_true(can_read(base + 5 * PAGE));
+	assert_int_equal(omnikv_extent_seal(fix->engine, ext, 1), 0);
+	assert_int_equal(refs_of(fix, &ext[0]), 0);
+	assert_false(can_read(base + 2 * PAGE));
+	assert_true(can_write(base + 3 * PAGE));
+	assert_true(can_write(base + 4 * PAGE));
+	assert_false(can_read(base + 5 * PAGE));
+	assert_false(can_read(base + 7 * PAGE));
+	assert_false(can_read((char *)omnikv_window_base(rw[1]) + PAGE));
+	/* Not in the order in which they came. */
+	omnikv_window_destroy(rw[0]);
+	assert_int_equal(refs_of(fix, &ext[1]), 0);
+	assert_ptr_equal(omnikv_client_pool(fix->engine), fix->pool);
+}
+
 static void a_forked_child_sees_neither_pool_nor_windows(void **state)
 {
 	struct fixture *fix = *state;
@@ -250,6 +287,7 @@ int main(void)
 		TEST(windows_show_the_bytes_of_what_is_bound),
 		TEST(sealing_takes_the_extent_out_of_writable_windows),
 		TEST(binds_outside_of_anything_are_refused),
+		TEST(sealing_unbinds_what_is_left_of_a_bind),
 		TEST(a_forked_child_sees_neither_pool_nor_windows),
 	};
 

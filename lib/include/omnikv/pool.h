@@ -141,8 +141,9 @@ OMNIKV_API int omnikv_client_open(struct omnikv_pool *pool, uint32_t flags,
 /**
  * omnikv_client_close() - end a client and all that it holds
  *
- * Its leases end, its PRIVATE extents are given up. Extents that a transfer still uses wait
- * in QUARANTINED until that transfer is over.
+ * Its windows and leases end, its PRIVATE extents are given up. Extents that a transfer still uses
+ * wait in QUARANTINED until that transfer is over; omnikv_extent_io_put() is the one call that may
+ * still name the client until then.
  */
 OMNIKV_API void omnikv_client_close(struct omnikv_client *client);
 OMNIKV_API struct omnikv_pool *omnikv_client_pool(const struct omnikv_client *client);
@@ -171,7 +172,10 @@ OMNIKV_API int omnikv_extent_alloc(struct omnikv_client *client, uint32_t nr_gra
  * client's to do; -EINVAL: wrong length in the name, or a name twice; -EBUSY: state forbids it.
  */
 
-/** PRIVATE -> SEALED by its owner. The caller has reaped its own transfers into them (-EBUSY else). */
+/**
+ * PRIVATE -> SEALED by its owner, out of its RW windows. The caller has reaped its own transfers into
+ * them (-EBUSY else). -ENOMEM (see omnikv_window_unbind()): none is sealed, some are still bound.
+ */
 OMNIKV_API int omnikv_extent_seal(struct omnikv_client *client, const struct omnikv_extent *exts,
 				  uint32_t count);
 /** PRIVATE by its owner, SEALED and META by the manager. Freed at once, or after the last lease, bind or transfer. */

@@ -37,6 +37,7 @@ struct omnikv_bind {
 /** Reserve @bytes (a multiple of 4096) of address space. Nothing is mapped yet. */
 OMNIKV_API int omnikv_window_create(struct omnikv_client *client, uint64_t bytes, uint32_t flags,
 				    struct omnikv_window **window);
+/** Also done for windows that are left when their client is closed. */
 OMNIKV_API void omnikv_window_destroy(struct omnikv_window *window);
 OMNIKV_API void *omnikv_window_base(const struct omnikv_window *window);
 
@@ -47,11 +48,18 @@ OMNIKV_API void *omnikv_window_base(const struct omnikv_window *window);
  * Binding over an existing bind replaces it. Each bind counts as a reference on its extent.
  *
  * Return: 0, or -EINVAL (misaligned, outside window or extent), -EPERM (state or owner does
- * not fit the window's kind), -ESTALE, -ENOMEM (the host's limit on mappings; see vm.max_map_count).
+ * not fit the window's kind), -ESTALE, -ENOMEM (the host's limit on mappings; see vm.max_map_count),
+ * -EOPNOTSUPP (an embedded pool on the host's huge-page pool binds whole 2-MiB pages only; open it
+ * with OMNIKV_POOL_F_NO_HUGETLB for finer binds).
  */
 OMNIKV_API int omnikv_window_bind(struct omnikv_window *window, const struct omnikv_bind *binds,
 				  uint32_t count, uint32_t *nr_bound);
-/** Unbind everything in [@off, @off + @bytes). Unbound parts are skipped. */
+/**
+ * omnikv_window_unbind() - unbind everything in [@off, @off + @bytes)
+ *
+ * Unbound parts are skipped. Return: 0, -EINVAL (misaligned, outside the window, empty), or -ENOMEM
+ * (the host's limit on mappings, taken up by others meanwhile: some parts are still bound).
+ */
 OMNIKV_API int omnikv_window_unbind(struct omnikv_window *window, uint64_t off, uint64_t bytes);
 
 #ifdef __cplusplus
