@@ -257,6 +257,7 @@ static int unmap_pages(struct okv_embedded_window *window, uint64_t first, uint6
 	struct okv_embedded_client *client = okv_embedded_client(window->window.client);
 	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
 	void *at = window->window.base + first * PAGE_BYTES, *done;
+	int error = 0;
 
 	if (OKV_FAILPOINT("window.unmap"))
 		return -ENOMEM;
@@ -264,11 +265,13 @@ static int unmap_pages(struct okv_embedded_window *window, uint64_t first, uint6
 	if (done == MAP_FAILED) {
 		spare_drop_locked(client);
 		done = mmap(at, nr * PAGE_BYTES, PROT_NONE, flags, -1, 0);
+		error = errno;
 		/* Where that fails, the next bind or window makes them again. */
 		spare_make_locked(client);
 	}
+	/* A part of a huge page cannot go. */
 	if (done == MAP_FAILED)
-		return -ENOMEM;
+		return error == EINVAL ? -EOPNOTSUPP : -ENOMEM;
 	slots_set(window, first, nr, 0);
 	return 0;
 }
