@@ -53,6 +53,8 @@ VARIANTS = {
 }
 RUN_VARIANTS = {"unit": ["plain", "asan", "tsan"], "conformance": ["plain", "asan"]}
 COMPILED_ONLY = {"unit": ["clang"]}
+# One suite for every provider: each program is run with each of these as its argument.
+CONFORMANCE_POOLS = {"memory": "embedded:32M", "file": "embedded:32M:{tmp}/conformance.{variant}.pool"}
 # Builds whose programs the scripts of a lane run.
 SCRIPT_VARIANTS = {"cli": ["plain", "asan"]}
 
@@ -301,7 +303,16 @@ class Session:
                     with_reason = ("failed", "was not built")
                     self.record(label, *with_reason)
                     continue
-                jobs.append(workers.submit(self.program, label, [path], TEST_TIMEOUT * (1 + 4 * self.full), env))
+                timeout = TEST_TIMEOUT * (1 + 4 * self.full)
+                if lane != "conformance":
+                    jobs.append(workers.submit(self.program, label, [path], timeout, env))
+                    continue
+                # One after another: a pool on a file has one owner.
+                for provider, spec in CONFORMANCE_POOLS.items():
+                    pool = spec.format(tmp=self.env["TMPDIR"], variant=variant)
+                    self.program(f"{label} on {provider}", [path, pool], timeout, env)
+                    if os.path.exists(pool.split(":")[-1]):
+                        os.remove(pool.split(":")[-1])
             for job in jobs:
                 job.result()
 

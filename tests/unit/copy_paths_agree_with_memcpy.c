@@ -64,8 +64,10 @@ static void single_runs_of_every_length(void **state)
 	uint64_t bytes;
 	uint32_t i, j;
 
-	if (!okv_copy_path_is_usable(path))
+	if (!okv_copy_path_is_usable(path)) {
+		print_message("this processor lacks its instructions\n");
 		skip();
+	}
 	for (bytes = 1; bytes < 400; bytes++) {
 		for (i = 0; i < 5; i++) {
 			for (j = 0; j < 5; j++) {
@@ -85,8 +87,10 @@ static void groups_of_equal_length(void **state)
 	uint32_t skew[NR_MAX], nr, i;
 	size_t l;
 
-	if (!okv_copy_path_is_usable(path))
+	if (!okv_copy_path_is_usable(path)) {
+		print_message("this processor lacks its instructions\n");
 		skip();
+	}
 	for (l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
 		for (i = 0; i < NR_MAX; i++) {
 			bytes[i] = lengths[l];
@@ -107,8 +111,10 @@ static void lists_of_anything(void **state)
 	uint64_t random = 77, bytes[NR_MAX];
 	uint32_t src_skew[NR_MAX], dst_skew[NR_MAX], round, i;
 
-	if (!okv_copy_path_is_usable(path))
+	if (!okv_copy_path_is_usable(path)) {
+		print_message("this processor lacks its instructions\n");
 		skip();
+	}
 	for (round = 0; round < 300; round++) {
 		uint64_t x = fixture_random(&random), same = 1 + (x >> 8) % 3000;
 		uint32_t nr = 1 + (uint32_t)(x % NR_MAX);
