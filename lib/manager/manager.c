@@ -447,7 +447,7 @@ static void okv_match_find(const struct omnikv_space *space, const struct omnikv
 	*tail_tokens = 0;
 	*hit = (struct okv_index_hit){ .entry = OKV_ENTRY_NONE };
 	if (nr_keys)
-		okv_index_match(space->shelf->index, space->id, keys, nr_keys, 0, hit);
+		okv_index_match(space->shelf->index, space->id, keys, nr_keys, space->match_flags, hit);
 	if (tail && hit->nr_blocks == nr_keys && okv_match_tail(space, tail, hit, tail_tokens))
 		return;
 	if (space->needed_state && hit->nr_blocks)

@@ -63,6 +63,8 @@ struct okv_space_plan {
  * struct omnikv_space - one namespace
  * @id:           its number in the shelf's index
  * @needed_state: groups that the last block of a hit must have
+ * @match_flags:  OKV_INDEX_MATCH_F_*: keys of a declared chain name their whole prefix;
+ *                opaque ones are compared one by one
  * @nr_opens:     omnikv_space_open() less omnikv_space_close(), and its sequences and matches
  */
 struct omnikv_space {
@@ -72,6 +74,7 @@ struct omnikv_space {
 	struct okv_space_plan	*plan;
 	uint32_t		id;
 	uint32_t		needed_state;
+	uint32_t		match_flags;
 	uint64_t		nr_opens;
 	uint8_t			identity[32];
 	uint8_t			kin[32];	/* identity of all its fields but those of the layout */

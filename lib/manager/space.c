@@ -327,6 +327,8 @@ int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namesp
 		goto err_free;
 
 	new->manager = manager;
+	if (full.hash_algorithm != OMNIKV_HASH_OPAQUE)
+		new->match_flags = OKV_INDEX_MATCH_F_CHAINED;
 	new->nr_opens = 1;
 	for (uint32_t g = 0; g < plan->layout.nr_groups; g++)
 		if (omnikv_group_is_state(&plan->layout.groups[g]))

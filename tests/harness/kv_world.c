@@ -96,6 +96,8 @@ void kv_world_open(struct kv_world *world, enum kv_shape shape, uint32_t block_t
 	world->ns = (struct omnikv_namespace){
 		.size = sizeof(world->ns), .tenant = "t", .weights = "w", .layout = &world->plan.layout,
 		.block_tokens = block_tokens,
+		/* Keys follow from all tokens before them; in one shape the manager is told so. */
+		.hash_algorithm = shape == KV_SHAPE_MIXED ? OMNIKV_HASH_FAST : OMNIKV_HASH_OPAQUE,
 	};
 	if (omnikv_space_open(world->manager, &world->ns, &world->plan, &world->space, &err))
 		fail_msg("%s", err.text);

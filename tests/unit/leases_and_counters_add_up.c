@@ -254,6 +254,31 @@ static void weak_hash_counts_and_misses(void **state)
 	kv_world_close(&world);
 }
 
+/* Opaque keys need not chain: the same content behind another prefix is another block. */
+static void keys_that_do_not_chain_hit_their_own_prefix_alone(void **state)
+{
+	struct omnikv_key a, b, c, list[2];
+	struct omnikv_seq *seq;
+	struct kv_world world;
+
+	(void)state;
+	kv_world_open(&world, KV_SHAPE_FULL, T, 16);
+	assert_int_equal(omnikv_key_init(&a, "a", 1), 0);
+	assert_int_equal(omnikv_key_init(&b, "b", 1), 0);
+	assert_int_equal(omnikv_key_init(&c, "c", 1), 0);
+	list[0] = a;
+	list[1] = c;
+	assert_int_equal(omnikv_seq_open(world.space, NULL, 0, NULL, &seq), 0);
+	assert_int_equal(omnikv_seq_append(seq, 2 * T), 0);
+	assert_int_equal(omnikv_seq_commit(seq, list, 2, NULL), 2);
+	omnikv_seq_close(seq);
+	assert_int_equal(omnikv_lookup(world.space, list, 2), 2);
+	list[0] = b;
+	assert_int_equal(omnikv_lookup(world.space, list, 2), 0);
+	assert_int_equal(omnikv_lookup(world.space, &c, 1), 0);
+	kv_world_close(&world);
+}
+
 /* 65,535 leases may end at one block; what would need one more is refused and changes nothing. */
 static void too_many_leases_on_one_block_are_refused(void **state)
 {
@@ -320,6 +345,7 @@ int main(void)
 		cmocka_unit_test(lookups_that_load_nothing_leave_nothing_pinned),
 		cmocka_unit_test(each_token_counts_once),
 		cmocka_unit_test(nothing_of_no_length_exists),
+		cmocka_unit_test(keys_that_do_not_chain_hit_their_own_prefix_alone),
 		cmocka_unit_test(too_many_leases_on_one_block_are_refused),
 		cmocka_unit_test(weak_hash_counts_and_misses),
 	};

@@ -44,6 +44,10 @@ OMNIKV_API struct omnikv_client *omnikv_manager_client(const struct omnikv_manag
  * @notice: may be NULL; on success says when a namespace that differs in its layout (or block_tokens) alone
  *          holds blocks, and names the first differing field (those blocks will not hit); on failure says why
  *
+ * A hash algorithm other than OMNIKV_HASH_OPAQUE declares that each key names its whole prefix: lookups then
+ * search by position. Opaque keys are compared one by one, so that even keys that do not chain never hit another
+ * prefix's block.
+ *
  * The same fields give the same space. Close with omnikv_space_close(); cached blocks stay. No two
  * spaces ever share a hit.
  *
