@@ -68,6 +68,19 @@ def models_of_every_kind():
             raise AssertionError(f"no hit with {model}")
 
 
+def a_model_with_state_hits_where_a_prompt_ended():
+    # Recurrent state is kept at the end of each prompt and nowhere else: the first turn of a session finds nothing,
+    # each later one all of the prompt before it.
+    nr = 80
+    turns = workload_model.requests("agent")[:nr]
+    expected = sum(lookup for *_, prompt, lookup in turns if lookup != prompt)
+    found = cli.clean(cli.replay("--workload", "agent", "--model", "qwen3-next-80b-a3b", "--block-tokens", 512, "--scale",
+                                 1024, "--requests", nr, "--pool", "256M", "--shuffle", "--verify-checksums", FAST),
+                      tokens_hit=expected)
+    if not found["config"]["checkpoint_bytes"]:
+        raise AssertionError("the model has no state")
+
+
 def one_slot_is_enough():
     cli.clean(cli.replay("--workload", "chat", "--pool", "256M", "--slots", 1, FAST), **FIXED["chat"])
 
@@ -209,7 +222,8 @@ def under_the_address_sanitizer():
 
 
 cli.main([workloads_at_the_default_seed, other_seeds_and_block_sizes, the_same_on_the_host_device,
-          late_and_out_of_order, with_checksums, by_arrival, models_of_every_kind, one_slot_is_enough,
+          late_and_out_of_order, with_checksums, by_arrival, models_of_every_kind,
+          a_model_with_state_hits_where_a_prompt_ended, one_slot_is_enough,
           a_pool_that_is_too_small_evicts, what_does_not_fit_is_refused_and_the_rest_goes_on,
           each_token_is_counted_once, malformed_lines_are_left_out_and_counted,
           transfers_hide_behind_compute_as_the_book_has_it, every_promised_field_is_there,
