@@ -380,7 +380,8 @@ static void okv_growth_fill(struct omnikv_seq *seq, const struct okv_growth *gro
 				extents[g] = growth->extents[g * nr + i];
 		leaf->private[slot] = okv_private_alloc(manager);
 		manager->nr_placed++;
-		manager->nr_runs += last.granule + last.nr_granules != extents[0].granule;
+		/* The first block of a sequence is behind nothing, also at the pool's first granule. */
+		manager->nr_runs += !last.nr_granules || last.granule + last.nr_granules != extents[0].granule;
 		last = extents[0];
 	}
 	seq->table.nr_blocks = growth->nr_new;

@@ -141,6 +141,15 @@ def each_token_is_counted_once():
                   tokens_missed=1000, blocks_hit=14)
 
 
+def runs_end_with_their_sequence():
+    with cli.temporary() as folder:
+        trace = os.path.join(folder, "t.jsonl")
+        with open(trace, "w") as file:
+            for ids in ([1, 2, 3, 4], [5], [6]):
+                file.write(json.dumps({"timestamp": 0, "input_length": 512 * len(ids), "hash_ids": ids}) + "\n")
+        cli.clean(cli.replay("--trace", trace, "--pool", "8M", FAST), mean_run_blocks=2.0)
+
+
 def malformed_lines_are_left_out_and_counted():
     with cli.temporary() as folder:
         trace = os.path.join(folder, "t.jsonl")
@@ -225,6 +234,6 @@ cli.main([workloads_at_the_default_seed, other_seeds_and_block_sizes, the_same_o
           late_and_out_of_order, with_checksums, by_arrival, models_of_every_kind,
           a_model_with_state_hits_where_a_prompt_ended, one_slot_is_enough,
           a_pool_that_is_too_small_evicts, what_does_not_fit_is_refused_and_the_rest_goes_on,
-          each_token_is_counted_once, malformed_lines_are_left_out_and_counted,
+          each_token_is_counted_once, runs_end_with_their_sequence, malformed_lines_are_left_out_and_counted,
           transfers_hide_behind_compute_as_the_book_has_it, every_promised_field_is_there,
           the_summary_says_what_counts, under_the_address_sanitizer])
