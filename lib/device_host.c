@@ -300,14 +300,17 @@ static void idle(struct omnikv_ring *ring)
 	uint32_t word;
 	unsigned int i;
 
-	start_ns = okv_monotonic_ns();
+	/* The clock is read late: most often the next operation is here before that. */
+	start_ns = now = 0;
 	do {
-		for (i = 0; i < 32; i++) {
-			if (has_work(ring))
+		for (i = 0; i < 64; i++) {
+			if (okv_ring_has_quick_news(ring) || atomic_load_explicit(&host->is_stopping, memory_order_relaxed))
 				return;
 			okv_cpu_relax();
 		}
 		now = okv_monotonic_ns();
+		if (!start_ns)
+			start_ns = now;
 	} while (now - start_ns < host->spin.budget_ns);
 
 	deadline = okv_opq_next_deadline(&ring->q);
@@ -408,14 +411,16 @@ static int host_ring_wait(struct omnikv_ring *ring, uint64_t timeout_ns)
 
 	if (!okv_cq_pending(&ring->cq))
 		return -ENODATA;
-	start_ns = okv_monotonic_ns();
+	start_ns = 0;
 	do {
-		for (i = 0; i < 32; i++) {
+		for (i = 0; i < 64; i++) {
 			if (okv_cq_peek(&ring->cq))
 				return 0;
 			okv_cpu_relax();
 		}
 		now = okv_monotonic_ns();
+		if (!start_ns)
+			start_ns = now;
 		if (now - start_ns >= timeout_ns)
 			return -ETIME;
 	} while (now - start_ns < host->reaper_spin.budget_ns);
@@ -425,7 +430,7 @@ static int host_ring_wait(struct omnikv_ring *ring, uint64_t timeout_ns)
 
 		slept_ns = now;
 		atomic_store(&ring->reaper_sleeps, 1);
-		if (!okv_cq_peek(&ring->cq))
+		if (!okv_cq_is_shown(&ring->cq))
 			okv_futex_wait(&ring->reaper_sleeps, 1, rest_ns);
 		atomic_store(&ring->reaper_sleeps, 0);
 		now = okv_monotonic_ns();

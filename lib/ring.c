@@ -336,24 +336,29 @@ static void dispatch(struct omnikv_ring *ring, struct okv_op *op)
 	start(ring, op);
 }
 
+/* Results of many no-ops are shown on the way, so that the reaper need not wait for the last. */
+#define SHOW_EVERY	32
+
 static bool take_over(struct omnikv_ring *ring)
 {
 	uint32_t head = atomic_load_explicit(&ring->sq.head, memory_order_relaxed);
-	/* Pairs with the store in omnikv_submit(). */
-	uint32_t tail = atomic_load_explicit(&ring->sq.tail, memory_order_acquire);
+	uint32_t limit = head + ring->sq.nr;
+	const struct okv_sq_desc *desc = okv_sq_peek(&ring->sq, head);
 	uint64_t now = 0;
 
-	if (head == tail)
+	if (!desc)
 		return false;
-	do {
-		const struct omnikv_sqe *sqe = &ring->sq.sqes[head & ring->sq.mask];
+	for (; desc && head != limit; desc = okv_sq_peek(&ring->sq, ++head)) {
+		const struct omnikv_sqe *sqe;
 		struct okv_op *op;
 
-		if (sqe->opcode == OMNIKV_OP_NOP && !sqe->reserved && okv_opq_is_free_of_order(&ring->q, sqe) &&
-		    !sqe->wait && !sqe->signal) {
-			okv_cq_fill(&ring->cq, sqe->user_data, 0, 0, 0);
+		if (desc->is_nop && okv_opq_is_free_of_order(&ring->q)) {
+			okv_cq_fill(&ring->cq, desc->user_data, 0, 0, 0);
+			if (head % SHOW_EVERY == SHOW_EVERY - 1)
+				okv_ring_show(ring);
 			continue;
 		}
+		sqe = &ring->sq.sqes[head & ring->sq.mask];
 		if (!now)
 			now = ring->dev->ops->clock(ring->dev);
 		op = okv_opq_add(&ring->q, sqe,
@@ -365,7 +370,7 @@ static bool take_over(struct omnikv_ring *ring)
 		op->nr_moved = 0;
 		op->error = 0;
 		op->fail = 0;
-	} while (++head != tail);
+	}
 	/* Pairs with the acquire in okv_sq_get(). */
 	atomic_store_explicit(&ring->sq.head, head, memory_order_release);
 	return true;
@@ -607,9 +612,7 @@ int omnikv_submit(struct omnikv_ring *ring)
 	}
 	if (!nr)
 		return sq->taken == sq->filled ? 0 : -EAGAIN;
-	sq->taken += nr;
-	/* Pairs with the acquire in take_over(), and comes before the look at the worker's sleep. */
-	atomic_store(&sq->tail, sq->taken);
+	okv_sq_publish(sq, nr);
 	ring->dev->ops->ring_submitted(ring);
 	return (int)nr;
 }

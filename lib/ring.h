@@ -46,6 +46,13 @@ bool okv_ring_run(struct omnikv_ring *ring);
 void okv_ring_show(struct omnikv_ring *ring);
 /** Withdraw all whose result is not posted, with -ECANCELED. */
 void okv_ring_cancel_all(struct omnikv_ring *ring);
+/** As okv_ring_has_news(), but for spinning: may miss what was submitted just now. */
+static inline bool okv_ring_has_quick_news(struct omnikv_ring *ring)
+{
+	return okv_sq_peek(&ring->sq, atomic_load_explicit(&ring->sq.head, memory_order_relaxed)) ||
+	       (ring->waiting.first != OKV_OP_NONE &&
+		atomic_load_explicit(&ring->dev->event_seq, memory_order_relaxed) != ring->seen_event_seq);
+}
 /** Anything submitted that has not been taken over, or an event since the last run for which something waits. */
 bool okv_ring_has_news(struct omnikv_ring *ring);
 

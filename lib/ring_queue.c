@@ -21,14 +21,27 @@ static bool is_power_of_two(uint32_t n)
 	return n && !(n & (n - 1));
 }
 
+static void *alloc_lines(size_t nr, size_t bytes)
+{
+	size_t total = (nr * bytes + OKV_CACHELINE - 1) & ~(size_t)(OKV_CACHELINE - 1);
+	void *ptr = aligned_alloc(OKV_CACHELINE, total);
+
+	if (ptr)
+		memset(ptr, 0, total);
+	return ptr;
+}
+
 int okv_sq_init(struct okv_sq *sq, uint32_t nr)
 {
 	if (!is_power_of_two(nr))
 		return -EINVAL;
 	memset(sq, 0, sizeof(*sq));
-	sq->sqes = aligned_alloc(OKV_CACHELINE, (nr * sizeof(*sq->sqes) + OKV_CACHELINE - 1) & ~(size_t)(OKV_CACHELINE - 1));
-	if (!sq->sqes)
+	sq->sqes = alloc_lines(nr, sizeof(*sq->sqes));
+	sq->descs = alloc_lines(nr, sizeof(*sq->descs));
+	if (!sq->sqes || !sq->descs) {
+		okv_sq_fini(sq);
 		return -ENOMEM;
+	}
 	sq->nr = nr;
 	sq->mask = nr - 1;
 	return 0;
@@ -37,6 +50,7 @@ int okv_sq_init(struct okv_sq *sq, uint32_t nr)
 void okv_sq_fini(struct okv_sq *sq)
 {
 	free(sq->sqes);
+	free(sq->descs);
 }
 
 struct omnikv_sqe *okv_sq_get(struct okv_sq *sq)
@@ -54,13 +68,45 @@ struct omnikv_sqe *okv_sq_get(struct okv_sq *sq)
 	return sqe;
 }
 
+static bool is_plain_nop(const struct omnikv_sqe *sqe)
+{
+	return sqe->opcode == OMNIKV_OP_NOP && !sqe->flags && !sqe->reserved && !sqe->wait && !sqe->signal;
+}
+
+/*
+ * Within a cache line the first entry is shown last: the worker waits for it, and would take the
+ * line away in the middle otherwise.
+ */
+void okv_sq_publish(struct okv_sq *sq, uint32_t nr)
+{
+	const uint32_t per_line = OKV_CACHELINE / sizeof(struct okv_sq_desc);
+	uint32_t end = sq->taken + nr;
+
+	while (sq->taken != end) {
+		uint32_t line_end = (sq->taken & ~(per_line - 1)) + per_line, pos;
+
+		if (end - sq->taken < line_end - sq->taken)
+			line_end = end;
+		for (pos = line_end; pos-- != sq->taken;) {
+			const struct omnikv_sqe *sqe = &sq->sqes[pos & sq->mask];
+			struct okv_sq_desc *desc = &sq->descs[pos & sq->mask];
+
+			desc->user_data = sqe->user_data;
+			desc->is_nop = is_plain_nop(sqe);
+			atomic_store_explicit(&desc->seq, pos + 1, memory_order_release);
+		}
+		sq->taken = line_end;
+	}
+	atomic_store(&sq->tail, end);
+}
+
 int okv_cq_init(struct okv_cq *cq, uint32_t nr)
 {
 	if (!is_power_of_two(nr) || nr < 2)
 		return -EINVAL;
 	memset(cq, 0, sizeof(*cq));
-	cq->cqes = aligned_alloc(OKV_CACHELINE, (nr * sizeof(*cq->cqes) + OKV_CACHELINE - 1) & ~(size_t)(OKV_CACHELINE - 1));
-	if (!cq->cqes)
+	cq->entries = alloc_lines(nr, sizeof(*cq->entries));
+	if (!cq->entries)
 		return -ENOMEM;
 	cq->nr = nr;
 	cq->mask = nr - 1;
@@ -69,7 +115,28 @@ int okv_cq_init(struct okv_cq *cq, uint32_t nr)
 
 void okv_cq_fini(struct okv_cq *cq)
 {
-	free(cq->cqes);
+	free(cq->entries);
+}
+
+/* The first of a cache line last, as in okv_sq_publish(). */
+bool okv_cq_show(struct okv_cq *cq)
+{
+	const uint64_t per_line = OKV_CACHELINE / sizeof(struct okv_cq_entry);
+	uint64_t shown = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+
+	if (shown == cq->filled)
+		return false;
+	while (shown != cq->filled) {
+		uint64_t line_end = (shown & ~(per_line - 1)) + per_line, pos;
+
+		if (line_end > cq->filled)
+			line_end = cq->filled;
+		for (pos = line_end; pos-- != shown;)
+			atomic_store_explicit(&cq->entries[pos & cq->mask].seq, pos + 1, memory_order_release);
+		shown = line_end;
+	}
+	atomic_store(&cq->tail, shown);
+	return true;
 }
 
 /* ---- checking ----------------------------------------------------------------------------- */

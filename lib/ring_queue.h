@@ -21,22 +21,41 @@
 #define OKV_OP_NONE	UINT32_MAX
 
 /*
+ * What crosses from one thread to the other for each operation: a quarter of a cache line. A
+ * plain no-op is all in here; of others the worker reads the sqe at the same position.
+ * @seq is position + 1 once the rest of the entry is valid.
+ */
+struct okv_sq_desc {
+	uint64_t		user_data;
+	uint32_t		is_nop;
+	_Atomic uint32_t	seq;
+};
+
+/*
  * Submission queue. Slots [head, tail) are the worker's, [tail, filled) the submitter's, the
- * rest is free. All three only grow; a slot is position & mask.
+ * rest is free. All three only grow; a slot is position & mask. The worker looks at the next
+ * descriptor, which costs one transfer of a cache line, and at tail only before it sleeps.
  */
 struct okv_sq {
 	/* fixed after creation */
 	struct omnikv_sqe	*sqes;
+	struct okv_sq_desc	*descs;
 	uint32_t		nr;
 	uint32_t		mask;
 	/* owned by the submitting thread */
 	uint32_t		filled __attribute__((aligned(OKV_CACHELINE)));
 	uint32_t		taken;		/* = tail */
 	uint32_t		seen_head;	/* last value of head that the submitter read */
-	/* written by the submitter, read by the worker */
+	/* written by the submitter, read by the worker before it sleeps */
 	_Atomic uint32_t	tail __attribute__((aligned(OKV_CACHELINE)));
 	/* written by the worker, read by the submitter */
 	_Atomic uint32_t	head __attribute__((aligned(OKV_CACHELINE)));
+};
+
+/* @seq is position + 1 once the result is valid: the reaper looks at nothing else. */
+struct okv_cq_entry {
+	struct omnikv_cqe	cqe;
+	_Atomic uint64_t	seq;
 };
 
 /*
@@ -50,7 +69,7 @@ struct okv_sq {
  */
 struct okv_cq {
 	/* fixed after creation */
-	struct omnikv_cqe	*cqes;
+	struct okv_cq_entry	*entries;
 	uint32_t		nr;
 	uint32_t		mask;
 	/* owned by the submitting thread, read by the reaper */
@@ -58,11 +77,10 @@ struct okv_cq {
 	uint64_t		seen_free;	/* head + spare as the submitter last read them */
 	/* owned by the worker */
 	uint64_t		filled __attribute__((aligned(OKV_CACHELINE)));	/* >= tail: not yet shown */
-	_Atomic uint64_t	tail;
+	_Atomic uint64_t	tail;		/* read by the reaper before it sleeps */
 	_Atomic uint64_t	spare;		/* slots promised that turned out not to be needed */
 	/* owned by the reaping thread, read by the submitter */
 	_Atomic uint64_t	head __attribute__((aligned(OKV_CACHELINE)));
-	uint64_t		seen_tail;
 };
 
 /*
@@ -142,6 +160,17 @@ int okv_sq_init(struct okv_sq *sq, uint32_t nr);
 void okv_sq_fini(struct okv_sq *sq);
 /** Submitter: next free slot, or NULL. */
 struct omnikv_sqe *okv_sq_get(struct okv_sq *sq);
+/** Submitter: hand over the next @nr filled slots. Sequentially consistent, so that a sleeping worker is seen after it. */
+void okv_sq_publish(struct okv_sq *sq, uint32_t nr);
+
+/** Worker: the descriptor at @pos, or NULL while there is none. */
+static inline const struct okv_sq_desc *okv_sq_peek(struct okv_sq *sq, uint32_t pos)
+{
+	const struct okv_sq_desc *desc = &sq->descs[pos & sq->mask];
+
+	/* Pairs with the releases in okv_sq_publish(). */
+	return atomic_load_explicit(&desc->seq, memory_order_acquire) == pos + 1 ? desc : NULL;
+}
 
 /* ---- completion queue --------------------------------------------------------------------- */
 
@@ -180,7 +209,7 @@ static inline bool okv_cq_reserve(struct okv_cq *cq, uint32_t nr)
 static inline void okv_cq_fill(struct okv_cq *cq, uint64_t user_data, int64_t res, uint32_t flags,
 			       uint32_t nr_valid)
 {
-	struct omnikv_cqe *cqe = &cq->cqes[cq->filled & cq->mask];
+	struct omnikv_cqe *cqe = &cq->entries[cq->filled & cq->mask].cqe;
 
 	cqe->user_data = user_data;
 	cqe->res = res;
@@ -197,27 +226,27 @@ static inline void okv_cq_spare(struct okv_cq *cq)
 	atomic_store_explicit(&cq->spare, spare + 1, memory_order_release);
 }
 
-/** Worker: true when there was something to show. Sequentially consistent, so that a sleeping reaper is seen after it. */
-static inline bool okv_cq_show(struct okv_cq *cq)
-{
-	if (atomic_load_explicit(&cq->tail, memory_order_relaxed) == cq->filled)
-		return false;
-	atomic_store_explicit(&cq->tail, cq->filled, memory_order_seq_cst);
-	return true;
-}
+/**
+ * okv_cq_show() - worker: let the reaper see what has been filled
+ *
+ * Return: true when there was something. Sequentially consistent, so that a sleeping reaper is seen after it.
+ */
+bool okv_cq_show(struct okv_cq *cq);
 
 /** Reaper: the oldest unseen result, or NULL. */
 static inline struct omnikv_cqe *okv_cq_peek(struct okv_cq *cq)
 {
 	uint64_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	struct okv_cq_entry *entry = &cq->entries[head & cq->mask];
 
-	if (head == cq->seen_tail) {
-		/* Pairs with the store in okv_cq_show(). */
-		cq->seen_tail = atomic_load_explicit(&cq->tail, memory_order_seq_cst);
-		if (head == cq->seen_tail)
-			return NULL;
-	}
-	return &cq->cqes[head & cq->mask];
+	/* Pairs with the releases in okv_cq_show(). */
+	return atomic_load_explicit(&entry->seq, memory_order_acquire) == head + 1 ? &entry->cqe : NULL;
+}
+
+/** Reaper, after it has said that it sleeps: is there a result after all? */
+static inline bool okv_cq_is_shown(struct okv_cq *cq)
+{
+	return atomic_load(&cq->tail) != atomic_load_explicit(&cq->head, memory_order_relaxed);
 }
 
 /** Reaper: the slot may be filled again. */
@@ -253,10 +282,10 @@ int okv_opq_init(struct okv_opq *q, uint32_t nr);
 void okv_opq_fini(struct okv_opq *q);
 /** Take over a submitted operation; it is HELD or READY after. There is a free slot: the caller has reserved completions. */
 struct okv_op *okv_opq_add(struct okv_opq *q, const struct omnikv_sqe *sqe, uint64_t deadline);
-/** Nothing orders operations now and @sqe brings no order: it may be completed without a slot. */
-static inline bool okv_opq_is_free_of_order(const struct okv_opq *q, const struct omnikv_sqe *sqe)
+/** Nothing orders operations now: what brings no order itself may be completed without a slot. */
+static inline bool okv_opq_is_free_of_order(const struct okv_opq *q)
 {
-	return !sqe->flags && !q->chain_open && !q->nr_drains;
+	return !q->chain_open && !q->nr_drains;
 }
 /** Take the next operation that may start, or whose chain has failed (is_doomed); NULL when there is none. */
 struct okv_op *okv_opq_next(struct okv_opq *q);
