@@ -374,12 +374,28 @@ static int reap_all(struct omnikv_step *step)
 	return 0;
 }
 
+/* Kernels of released layers read and write the slots until their events fire. */
+static int kernels_wait(struct omnikv_step *step)
+{
+	struct omnikv_pipe *pipe = step->pipe;
+	uint32_t l;
+
+	for (l = 0; l < step->next_release; l++) {
+		while (omnikv_event_query(pipe->layers[l].computed) == 0) {
+			/* Nothing is left that could run, and the event has not fired: the stream is stuck. */
+			if (omnikv_device_poll(pipe->dev) == 0)
+				return -ETIME;
+		}
+	}
+	return 0;
+}
+
 void omnikv_pipe_destroy(struct omnikv_pipe *pipe)
 {
 	if (!pipe)
 		return;
 	/* What a transfer still uses is leaked rather than handed to someone else. */
-	if (pipe->step.is_open && reap_all(&pipe->step))
+	if (pipe->step.is_open && (reap_all(&pipe->step) || kernels_wait(&pipe->step)))
 		return;
 	pipe_free(pipe);
 }
@@ -1006,8 +1022,10 @@ int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *out)
 	if (!step->is_open)
 		return -EINVAL;
 	ret = reap_all(step);
+	if (!ret)
+		ret = kernels_wait(step);
 	if (ret) {
-		/* A transfer outlived its deadline and cannot be recalled: the pipe stays busy with it. */
+		/* What outlived its deadline cannot be recalled: the pipe stays busy with it. */
 		return ret;
 	}
 	step->is_open = false;

@@ -414,6 +414,38 @@ static void only_the_first_load_is_exposed_when_kernels_are_longer(void **state)
 	toy_engine_close(&e);
 }
 
+/* A step that loads only has nothing to wait for but its kernels. */
+static void one_load_only_step(const struct toy_config *config)
+{
+	struct toy_engine e;
+	struct toy_seq a, b;
+	int i;
+
+	toy_engine_open(&e, config);
+	toy_seq_open(&e, &a, 81, 96);
+	assert_int_equal(extend(&e, &a, 96, NULL), 0);
+	assert_int_equal(toy_seq_commit(&e, &a, false), 6);
+	for (i = 0; i < 3; i++) {
+		a.hist_tokens = 96;
+		a.new_tokens = 0;
+		assert_int_equal(toy_step(&e, &a, 1, NULL), 0);
+		assert_int_equal(a.wrong_bytes, 0);
+		/* A different prompt next: its first loads and kernels use the same buffers. */
+		toy_seq_open(&e, &b, 90 + (uint64_t)i, 48);
+		assert_int_equal(extend(&e, &b, 48, NULL), 0);
+		assert_int_equal(toy_seq_commit(&e, &b, false), 3);
+		omnikv_seq_close(b.seq);
+	}
+	omnikv_seq_close(a.seq);
+	toy_engine_close(&e);
+}
+
+static void a_step_that_stores_nothing_ends_with_its_kernels(void **state)
+{
+	(void)state;
+	over_everything(one_load_only_step);
+}
+
 /* Random prompts over a few streams, chunked at random, in batches, with failing transfers: never a wrong byte. */
 static void one_random_run(const struct toy_config *config)
 {
@@ -483,6 +515,7 @@ int main(void)
 		cmocka_unit_test(a_step_too_large_is_refused_at_begin),
 		cmocka_unit_test(hbm_holds_r_layers_whatever_the_depth),
 		cmocka_unit_test(only_the_first_load_is_exposed_when_kernels_are_longer),
+		cmocka_unit_test(a_step_that_stores_nothing_ends_with_its_kernels),
 		cmocka_unit_test(random_batches_never_show_a_wrong_byte),
 	};
 

@@ -205,7 +205,7 @@ static int okv_step_run(struct okv_replay *rp, struct omnikv_step_error *lost)
 	struct omnikv_step *step;
 	uint64_t duration_ns = 0;
 	uint32_t l, i;
-	int ret, ret_sync, ret_end;
+	int ret, ret_end;
 
 	rp->step_wrong = 0;
 	for (i = 0; i < rp->nr_flights; i++) {
@@ -233,11 +233,10 @@ static int okv_step_run(struct okv_replay *rp, struct omnikv_step_error *lost)
 		if (!ret)
 			ret = omnikv_layer_release(step, l, rp->stream);
 	}
-	/* The step waits for its transfers; what the last kernels use must outlive them too. */
-	ret_sync = omnikv_stream_sync(rp->stream, OKV_SYNC_TIMEOUT_NS);
+	/* The step waits for what was released; a kernel of the layer that failed is ours to wait for. */
+	if (ret)
+		omnikv_stream_sync(rp->stream, OKV_SYNC_TIMEOUT_NS);
 	ret_end = omnikv_step_end(step, lost);
-	if (!ret)
-		ret = ret_sync;
 	rp->result->nr_steps++;
 	return ret ? ret : ret_end;
 }

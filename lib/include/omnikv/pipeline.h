@@ -130,11 +130,12 @@ struct omnikv_step_error {
 };
 
 /**
- * omnikv_step_end() - wait for the step's transfers and end it
+ * omnikv_step_end() - wait for the step's transfers and kernels, and end it
  * @error: what failed first; may be NULL
  *
  * Return: 0: every load was right and every store is in the pool. -ENODATA, -EIO, -EBADMSG, -ETIME:
  * the results of this step must not be used; the engine recomputes from first_lost_token.
+ * Kernels of a layer that was acquired but not released are the caller's to wait for.
  * The step is gone in any case.
  */
 OMNIKV_API int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *error);
