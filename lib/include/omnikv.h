@@ -17,5 +17,6 @@
 #include <omnikv/manager.h>
 #include <omnikv/sequence.h>
 #include <omnikv/pipeline.h>
+#include <omnikv/spill.h>
 
 #endif /* OMNIKV_H */

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The spill store's records in memory: found by namespace and key, dropped by segment.
+ *
+ * An entry is 16 bytes and points into the table of its segment, where the record stands as it
+ * does on the disk. Callers hold the store's lock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "spill/store.h"
+
+#define BUCKETS_MIN	1024u
+
+static uint32_t hash_of(const struct okv_catalog *catalog, const uint8_t ns[32], const struct omnikv_key *key)
+{
+	uint8_t text[32 + OMNIKV_KEY_BYTES_MAX];
+
+	memcpy(text, ns, 32);
+	memcpy(text + 32, key->bytes, key->len);
+	return XXH3_64bits(text, 32 + key->len) & (catalog->nr_buckets - 1);
+}
+
+int okv_catalog_init(struct okv_catalog *catalog)
+{
+	memset(catalog, 0, sizeof(*catalog));
+	catalog->free = OKV_CATALOG_NONE;
+	catalog->buckets = malloc(BUCKETS_MIN * sizeof(*catalog->buckets));
+	if (!catalog->buckets)
+		return -ENOMEM;
+	memset(catalog->buckets, 0xff, BUCKETS_MIN * sizeof(*catalog->buckets));
+	catalog->nr_buckets = BUCKETS_MIN;
+	return 0;
+}
+
+void okv_catalog_fini(struct okv_catalog *catalog)
+{
+	free(catalog->buckets);
+	free(catalog->entries);
+	memset(catalog, 0, sizeof(*catalog));
+}
+
+void okv_catalog_record(const struct okv_store *store, uint32_t entry, struct okv_record *rec)
+{
+	const struct okv_spill_entry *e = &store->catalog.entries[entry];
+	const struct okv_segment *segment = &store->segments[e->segment];
+
+	/* It was checked when it got there. */
+	okv_record_decode(segment->table + e->at, segment->table_bytes - e->at, store->super.segment_bytes, rec);
+}
+
+/* More buckets; without memory for them chains get longer, that is all. */
+static void catalog_spread(struct okv_store *store)
+{
+	struct okv_catalog *catalog = &store->catalog;
+	uint32_t nr = 2 * catalog->nr_buckets, nr_old = catalog->nr_buckets;
+	uint32_t *old = catalog->buckets, *buckets;
+	struct okv_record rec;
+
+	if (catalog->nr_live < catalog->nr_buckets || nr > 1u << 28)
+		return;
+	buckets = malloc(nr * sizeof(*buckets));
+	if (!buckets)
+		return;
+	memset(buckets, 0xff, nr * sizeof(*buckets));
+	catalog->buckets = buckets;
+	catalog->nr_buckets = nr;
+	for (uint32_t b = 0; b < nr_old; b++) {
+		for (uint32_t id = old[b]; id != OKV_CATALOG_NONE;) {
+			uint32_t next = catalog->entries[id].next;
+			uint32_t to;
+
+			okv_catalog_record(store, id, &rec);
+			to = hash_of(catalog, rec.ns, &rec.key);
+			catalog->entries[id].next = buckets[to];
+			buckets[to] = id;
+			id = next;
+		}
+	}
+	free(old);
+}
+
+int okv_catalog_reserve(struct okv_catalog *catalog, uint32_t nr)
+{
+	struct okv_spill_entry *entries;
+	uint64_t room;
+
+	if (catalog->nr_live + (uint64_t)nr <= catalog->room)
+		return 0;
+	room = catalog->room + (catalog->room / 2 > nr ? catalog->room / 2 : nr) + 256;
+	if (room >= OKV_CATALOG_NONE)
+		return -ENOMEM;
+	entries = realloc(catalog->entries, room * sizeof(*entries));
+	if (!entries)
+		return -ENOMEM;
+	catalog->entries = entries;
+	catalog->room = room;
+	return 0;
+}
+
+/* In an encoded record: where the lengths of the keys, the namespace and the key stand. */
+static bool record_is(const uint8_t *rec, const uint8_t ns[32], const struct omnikv_key *key)
+{
+	return rec[32] == key->len && !memcmp(rec + 48, ns, 32) && !memcmp(rec + 80, key->bytes, key->len);
+}
+
+/* Generation of an encoded record; it was checked when it got there. */
+static uint64_t record_generation(const uint8_t *rec)
+{
+	uint64_t generation = 0;
+
+	for (uint32_t i = 8; i-- > 0;)
+		generation = generation << 8 | rec[24 + i];
+	return generation;
+}
+
+static const uint8_t *entry_record(const struct okv_store *store, uint32_t entry)
+{
+	const struct okv_spill_entry *e = &store->catalog.entries[entry];
+
+	return store->segments[e->segment].table + e->at;
+}
+
+uint32_t okv_catalog_find(const struct okv_store *store, const uint8_t ns[32], const struct omnikv_key *key)
+{
+	const struct okv_catalog *catalog = &store->catalog;
+	uint32_t best = OKV_CATALOG_NONE;
+	uint64_t best_generation = 0;
+
+	for (uint32_t id = catalog->buckets[hash_of(catalog, ns, key)]; id != OKV_CATALOG_NONE;
+	     id = catalog->entries[id].next) {
+		const uint8_t *rec = entry_record(store, id);
+
+		if (!record_is(rec, ns, key) ||
+		    (best != OKV_CATALOG_NONE && record_generation(rec) <= best_generation))
+			continue;
+		best = id;
+		best_generation = record_generation(rec);
+	}
+	return best;
+}
+
+void okv_catalog_del(struct okv_store *store, uint32_t entry)
+{
+	struct okv_catalog *catalog = &store->catalog;
+	struct okv_segment *segment = &store->segments[catalog->entries[entry].segment];
+	struct okv_record rec;
+	uint32_t *link;
+
+	okv_catalog_record(store, entry, &rec);
+	for (link = &catalog->buckets[hash_of(catalog, rec.ns, &rec.key)]; *link != entry;
+	     link = &catalog->entries[*link].next)
+		;
+	*link = catalog->entries[entry].next;
+	segment->nr_live--;
+	segment->live_bytes -= okv_record_payload(&rec);
+	if (catalog->entries[entry].nr_hits)
+		segment->hot_bytes -= okv_record_payload(&rec);
+	store->stats.live_bytes -= okv_record_payload(&rec);
+	catalog->entries[entry].next = catalog->free;
+	catalog->entries[entry].segment = OKV_CATALOG_NONE;
+	catalog->free = entry;
+	catalog->nr_live--;
+	if (okv_catalog_find(store, rec.ns, &rec.key) != OKV_CATALOG_NONE)
+		catalog->nr_shadowed--;
+}
+
+void okv_catalog_add(struct okv_store *store, uint32_t segment, uint32_t at, const struct okv_record *rec)
+{
+	struct okv_catalog *catalog = &store->catalog;
+	uint32_t id, bucket;
+
+	if (rec->flags & OKV_RECORD_F_QUARANTINED)
+		return;
+	catalog_spread(store);
+	if (okv_catalog_find(store, rec->ns, &rec->key) != OKV_CATALOG_NONE)
+		catalog->nr_shadowed++;
+	if (catalog->free != OKV_CATALOG_NONE) {
+		id = catalog->free;
+		catalog->free = catalog->entries[id].next;
+	} else {
+		id = catalog->nr_entries++;
+	}
+	bucket = hash_of(catalog, rec->ns, &rec->key);
+	catalog->entries[id] = (struct okv_spill_entry){
+		.next = catalog->buckets[bucket],
+		.segment = segment,
+		.at = at,
+	};
+	catalog->buckets[bucket] = id;
+	catalog->nr_live++;
+	store->segments[segment].nr_live++;
+	store->segments[segment].live_bytes += okv_record_payload(rec);
+	store->stats.live_bytes += okv_record_payload(rec);
+}
+
+uint32_t okv_catalog_at(const struct okv_store *store, uint32_t segment, uint32_t at)
+{
+	const struct okv_segment *s = &store->segments[segment];
+	struct okv_record rec;
+	uint32_t id;
+
+	okv_record_decode(s->table + at, s->table_bytes - at, store->super.segment_bytes, &rec);
+	id = store->catalog.buckets[hash_of(&store->catalog, rec.ns, &rec.key)];
+	while (id != OKV_CATALOG_NONE &&
+	       (store->catalog.entries[id].segment != segment || store->catalog.entries[id].at != at))
+		id = store->catalog.entries[id].next;
+	return id;
+}
+
+int okv_store_check_books(struct okv_store *store, const char **reason)
+{
+	const struct okv_catalog *catalog = &store->catalog;
+	uint64_t live_bytes = 0, nr_live = 0;
+	int ret = 0;
+
+	*reason = NULL;
+	pthread_mutex_lock(&store->lock);
+	for (uint32_t i = 0; i < store->nr_segments && !*reason; i++) {
+		const struct okv_segment *s = &store->segments[i];
+		uint64_t bytes = 0, hot = 0;
+		uint32_t nr = 0, records = 0;
+		struct okv_record rec;
+
+		for (uint64_t at = 0; at < s->table_bytes; at += okv_record_bytes(&rec), records++) {
+			uint32_t id;
+
+			if (okv_record_decode(s->table + at, s->table_bytes - at, store->super.segment_bytes, &rec) < 0) {
+				*reason = "a record of a table does not decode";
+				break;
+			}
+			id = okv_catalog_at(store, i, at);
+			if (id == OKV_CATALOG_NONE)
+				continue;
+			nr++;
+			bytes += okv_record_payload(&rec);
+			hot += catalog->entries[id].nr_hits ? okv_record_payload(&rec) : 0;
+		}
+		if (!*reason && records != s->nr_records)
+			*reason = "a table has another number of records than its segment says";
+		if (!*reason && (nr != s->nr_live || bytes != s->live_bytes || hot != s->hot_bytes))
+			*reason = "what a segment holds is not the sum over its entries";
+		if (!*reason && s->state == OKV_SEGMENT_FREE && s->table)
+			*reason = "a free segment has a table";
+		if (!*reason && (s->state == OKV_SEGMENT_ACTIVE) != (i == store->active))
+			*reason = "not exactly the active segment is ACTIVE";
+		nr_live += nr;
+		live_bytes += bytes;
+	}
+	if (!*reason && nr_live != catalog->nr_live)
+		*reason = "entries that no table has";
+	if (!*reason && live_bytes != store->stats.live_bytes)
+		*reason = "live bytes are not the sum over entries";
+	pthread_mutex_unlock(&store->lock);
+	if (*reason)
+		ret = -EUCLEAN;
+	return ret;
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Spill stores as users name them: paths, ownership, options, counters.
+ *
+ * A lock on the open file says who owns a store; a page in the store says it in words. The
+ * work is store.c's. Any thread.
+ */
+#include "spill/spill.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <linux/fs.h>
+
+#include "error.h"
+#include "failpoint.h"
+#include "option.h"
+
+#define FILE_NAME	"omnikv.spill"
+#define DEADLINE_MS	10000u
+/* How long a killed owner's last requests are waited for. */
+#define LEAVING_TRIES	500u
+#define LEAVING_TRIES_MIN	50u
+#define LEAVING_US	10000u
+#define FLOOR_MAX	(UINT64_C(1) << 30)
+
+static bool read_page(int fd, uint64_t off, uint8_t *page)
+{
+	return pread(fd, page, OKV_SPILL_PAGE, off) == (ssize_t)OKV_SPILL_PAGE;
+}
+
+/* Who says in the store that it is theirs? */
+static bool read_owner(int fd, struct okv_spill_owner *owner)
+{
+	uint8_t *page = aligned_alloc(OKV_SPILL_PAGE, OKV_SPILL_PAGE);
+	struct okv_spill_super super;
+	uint32_t version;
+	bool is_there;
+
+	if (!page)
+		return false;
+	is_there = ((read_page(fd, 0, page) && !okv_super_decode(page, &super, &version)) ||
+		    (read_page(fd, OKV_SPILL_PAGE, page) && !okv_super_decode(page, &super, &version))) &&
+		   read_page(fd, OKV_SPILL_OWNER_OFF, page) && !okv_owner_decode(page, super.uuid, owner);
+	free(page);
+	return is_there;
+}
+
+static int refuse_taken(int fd, const char *path, struct omnikv_error *err)
+{
+	struct okv_spill_owner owner;
+
+	if (!read_owner(fd, &owner))
+		return okv_error_set(err, -EBUSY, "%.100s: in use by another process; stop it, or give another path", path);
+	return okv_error_set(err, -EBUSY, "%.100s: in use by %.32s, process %u on %.32s; stop it, or give another path", path,
+			     owner.name, owner.pid, owner.host);
+}
+
+/* Open what @path names; *@is_new: the file was made. A descriptor or a negative errno. */
+static int open_path(const char *path, uint32_t flags, struct omnikv_error *err)
+{
+	bool may_make = !(flags & (OMNIKV_SPILL_F_OPEN_ONLY | OMNIKV_SPILL_F_READ_ONLY));
+	int how = (flags & OMNIKV_SPILL_F_READ_ONLY ? O_RDONLY : O_RDWR) | O_CLOEXEC;
+	int dir, fd, ret = -OKV_FAILPOINT("spill.open");
+	struct stat st;
+
+	if (ret)
+		return okv_error_set(err, ret, "%.180s: %s", path, strerror(-ret));
+	if (stat(path, &st)) {
+		if (errno != ENOENT || !may_make || mkdir(path, 0700) || stat(path, &st)) {
+			ret = -errno;
+			return okv_error_set(err, ret, "%.180s: %s", path, strerror(-ret));
+		}
+	}
+	if (!S_ISDIR(st.st_mode)) {
+		fd = open(path, how);
+		if (fd < 0) {
+			ret = -errno;
+			return okv_error_set(err, ret, "%.180s: %s", path, strerror(-ret));
+		}
+		return fd;
+	}
+	dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0) {
+		ret = -errno;
+		return okv_error_set(err, ret, "%.180s: %s", path, strerror(-ret));
+	}
+	fd = openat(dir, FILE_NAME, how | (may_make ? O_CREAT : 0) | O_NOFOLLOW, 0600);
+	ret = fd < 0 ? -errno : fd;
+	/* The name must be there after a power cut too. */
+	if (fd >= 0 && may_make)
+		(void)fsync(dir);
+	close(dir);
+	if (fd < 0)
+		okv_error_set(err, ret, "%.180s/" FILE_NAME ": %s", path, strerror(-ret));
+	return ret;
+}
+
+/*
+ * Is the owner gone, and only its last requests are not yet? The kernel lets go of the lock when
+ * they have ended, so that none of them lands in the next owner's bytes.
+ */
+static bool is_leaving(int fd)
+{
+	struct okv_spill_owner owner;
+	char host[OKV_SPILL_NAME_BYTES] = "";
+
+	gethostname(host, sizeof(host) - 1);
+	return read_owner(fd, &owner) && !strcmp(owner.host, host) && owner.pid != (uint32_t)getpid() &&
+	       kill(owner.pid, 0) && errno == ESRCH;
+}
+
+static int lock_file(int fd)
+{
+	for (uint32_t i = 0;; i++) {
+		if (!flock(fd, LOCK_EX | LOCK_NB))
+			return 0;
+		if (errno == EINTR)
+			continue;
+		if (errno != EWOULDBLOCK)
+			return -errno;
+		/* One that was killed before it could say its name is waited for a little too. */
+		if (i >= LEAVING_TRIES || (i >= LEAVING_TRIES_MIN && !is_leaving(fd)))
+			return -EBUSY;
+		usleep(LEAVING_US);
+	}
+}
+
+static int take_lock(int fd, const char *path, uint32_t flags, uint32_t *owner_pid, struct omnikv_error *err)
+{
+	struct okv_spill_owner owner;
+	int ret;
+
+	*owner_pid = 0;
+	if (flags & OMNIKV_SPILL_F_READ_ONLY) {
+		if (flock(fd, LOCK_SH | LOCK_NB)) {
+			if (read_owner(fd, &owner))
+				*owner_pid = owner.pid;
+		} else {
+			flock(fd, LOCK_UN);
+		}
+		return 0;
+	}
+	ret = lock_file(fd);
+	if (!ret)
+		*owner_pid = getpid();
+	if (ret == -EBUSY)
+		return refuse_taken(fd, path, err);
+	return ret ? okv_error_set(err, ret, "%.180s: cannot be locked: %s", path, strerror(-ret)) : 0;
+}
+
+/* What the store may take, and what must stay free around it. */
+static int measure(int fd, const char *path, const struct omnikv_spill_config *config,
+		   struct okv_store_config *store_config, struct omnikv_error *err)
+{
+	uint64_t bytes = 0;
+	struct statvfs vfs;
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return -errno;
+	store_config->capacity_bytes = config->capacity_bytes;
+	store_config->floor_bytes = config->floor_bytes;
+	if (S_ISBLK(st.st_mode)) {
+		if (ioctl(fd, BLKGETSIZE64, &bytes))
+			return okv_error_set(err, -errno, "%.180s: its size cannot be read", path);
+		if (!config->capacity_bytes || config->capacity_bytes > bytes)
+			store_config->capacity_bytes = bytes;
+		return 0;
+	}
+	if (!config->capacity_bytes && !st.st_size)
+		return okv_error_set(err, config->flags & OMNIKV_SPILL_F_READ_ONLY ? -ENOENT : -EINVAL,
+				     "%.180s: there is no store yet, and no size was given for one", path);
+	if (!config->floor_bytes && !fstatvfs(fd, &vfs)) {
+		store_config->floor_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize / 20;
+		if (store_config->floor_bytes > FLOOR_MAX)
+			store_config->floor_bytes = FLOOR_MAX;
+	}
+	return 0;
+}
+
+int omnikv_spill_open(const char *path, const struct omnikv_spill_config *config, struct omnikv_spill **out,
+		      struct omnikv_error *err)
+{
+	struct okv_disk_file_config disk_config = { 0 };
+	struct okv_store_config store_config = { 0 };
+	struct omnikv_spill_config full;
+	struct omnikv_spill *spill;
+	char host[OKV_SPILL_NAME_BYTES] = "";
+	int fd, ret;
+
+	if (err)
+		err->text[0] = '\0';
+	if (!path || !out)
+		return -EINVAL;
+	ret = okv_option_copy(&full, sizeof(full), config);
+	if (ret)
+		return okv_error_set(err, ret, "struct omnikv_spill_config is of another size");
+	if (full.flags & ~OMNIKV_SPILL_F_ALL || full.reserved)
+		return okv_error_set(err, -EINVAL, "struct omnikv_spill_config: unknown flag");
+
+	spill = calloc(1, sizeof(*spill));
+	if (!spill)
+		return -ENOMEM;
+	fd = open_path(path, full.flags, err);
+	if (fd < 0) {
+		ret = fd;
+		goto err_free;
+	}
+	ret = take_lock(fd, path, full.flags, &spill->owner_pid, err);
+	if (!ret)
+		ret = measure(fd, path, &full, &store_config, err);
+	if (!ret && getrandom(store_config.random, sizeof(store_config.random), 0) !=
+		    (ssize_t)sizeof(store_config.random))
+		ret = -EIO;
+	if (ret)
+		goto err_close;
+
+	disk_config.is_read_only = full.flags & OMNIKV_SPILL_F_READ_ONLY;
+	disk_config.is_buffered = full.flags & OMNIKV_SPILL_F_BUFFERED;
+	disk_config.is_plain = full.flags & OMNIKV_SPILL_F_PLAIN;
+	disk_config.queue_depth = full.queue_depth;
+	disk_config.notice = full.notice;
+	disk_config.opaque = full.opaque;
+	if (full.pool) {
+		struct omnikv_pool_info info = { .size = sizeof(info) };
+
+		ret = omnikv_pool_info(full.pool, &info);
+		if (ret)
+			goto err_close;
+		disk_config.memory = omnikv_pool_base(full.pool);
+		disk_config.memory_bytes = info.usable_bytes;
+	}
+	ret = okv_disk_file_open(fd, path, &disk_config, &spill->disk, err);
+	if (ret)
+		goto err_free;
+
+	gethostname(host, sizeof(host) - 1);
+	store_config.segment_bytes = full.segment_bytes;
+	store_config.deadline_ns = (full.deadline_ms ? full.deadline_ms : DEADLINE_MS) * UINT64_C(1000000);
+	store_config.is_read_only = disk_config.is_read_only;
+	store_config.is_open_only = full.flags & OMNIKV_SPILL_F_OPEN_ONLY;
+	store_config.owner = full.owner;
+	store_config.host = host;
+	store_config.pid = getpid();
+	store_config.time_s = time(NULL);
+	store_config.notice = full.notice;
+	store_config.opaque = full.opaque;
+	ret = okv_store_open(spill->disk, &store_config, &spill->store, err);
+	if (ret) {
+		struct omnikv_error why = { "" };
+
+		if (err && err->text[0]) {
+			why = *err;
+			okv_error_set(err, ret, "%.90s: %.150s", path, why.text);
+		}
+		spill->disk->ops->close(spill->disk);
+		goto err_free;
+	}
+	/* Names outlive the call no longer. */
+	spill->store->config.owner = NULL;
+	spill->store->config.host = NULL;
+	*out = spill;
+	return 0;
+
+err_close:
+	close(fd);
+err_free:
+	free(spill);
+	return ret;
+}
+
+void omnikv_spill_close(struct omnikv_spill *spill)
+{
+	if (!spill)
+		return;
+	okv_store_close(spill->store);
+	spill->disk->ops->close(spill->disk);
+	free(spill);
+}
+
+int omnikv_spill_sync(struct omnikv_spill *spill)
+{
+	return spill ? okv_store_sync(spill->store) : -EINVAL;
+}
+
+int omnikv_spill_stats(struct omnikv_spill *spill, struct omnikv_spill_stats *stats)
+{
+	struct omnikv_spill_stats full = { .size = sizeof(full) };
+	struct okv_disk_file_info info;
+	int ret;
+
+	if (!spill || !stats)
+		return -EINVAL;
+	ret = okv_option_check(stats, sizeof(full));
+	if (ret)
+		return ret;
+	okv_store_stats(spill->store, &full);
+	if (!spill->is_simulated) {
+		okv_disk_file_info(spill->disk, &info);
+		full.is_direct = info.is_direct;
+		full.is_uring = info.is_uring;
+		full.is_registered = info.is_registered;
+		full.queue_depth = info.queue_depth;
+	}
+	full.owner_pid = spill->owner_pid;
+	okv_option_return(stats, &full, sizeof(full));
+	return 0;
+}
+
+int omnikv_spill_check(struct omnikv_spill *spill, struct omnikv_spill_check *check, omnikv_progress_fn progress,
+		       void *opaque)
+{
+	struct omnikv_spill_check full;
+	int ret;
+
+	if (!spill || !check)
+		return -EINVAL;
+	ret = okv_option_check(check, sizeof(full));
+	if (ret)
+		return ret;
+	if (check->size < offsetof(struct omnikv_spill_check, nr_records) || check->reserved ||
+	    check->flags & ~OMNIKV_SPILL_CHECK_F_QUARANTINE)
+		return -EINVAL;
+	memset(&full, 0, sizeof(full));
+	full.size = sizeof(full);
+	full.flags = check->flags;
+	ret = okv_store_check(spill->store, &full, progress, opaque);
+	if (ret)
+		return ret;
+	okv_option_return(check, &full, sizeof(full));
+	return 0;
+}
