@@ -131,13 +131,21 @@ static vm_fault_t window_fault(struct vm_fault *vmf)
 	return ret && ret != -EBUSY ? VM_FAULT_SIGBUS : VM_FAULT_NOPAGE;
 }
 
-/* fork copies a window only after MADV_DOFORK; then the child's is empty and stays so. */
+/*
+ * fork copies a window only after MADV_DOFORK; then the child's is empty and stays so. Kernels
+ * differ in whether fork copies the entries before this call or after it (6.1 did both in its
+ * life): what is there already is zapped, of the parent too, which faults it in again.
+ */
 static void window_vma_open(struct vm_area_struct *vma)
 {
 	struct okv_window *win = vma->vm_file->private_data;
 
-	if (vma->vm_mm != win->client->mm)
-		vm_flags_set(vma, VM_WIPEONFORK);
+	if (vma->vm_mm == win->client->mm)
+		return;
+	vm_flags_set(vma, VM_WIPEONFORK);
+	mutex_lock(&win->lock);
+	zap(win, 0, win->nr_pages);
+	mutex_unlock(&win->lock);
 }
 
 static void window_vma_close(struct vm_area_struct *vma)
