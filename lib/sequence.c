@@ -291,6 +291,7 @@ out:
 /*
  * Old states of this sequence alone are of no more use: a step reads the one at the end of the
  * last append and writes the one at the end of this. Those of committed blocks are the cache's.
+ * Called under the manager's lock.
  */
 void okv_seq_drop_state(struct omnikv_seq *seq, uint64_t block_idx, struct okv_visit *visit)
 {
@@ -301,6 +302,9 @@ void okv_seq_drop_state(struct omnikv_seq *seq, uint64_t block_idx, struct okv_v
 	    !okv_table_is_exclusive(&seq->table, block_idx))
 		return;
 	leaf = okv_table_leaf(&seq->table, block_idx);
+	/* Published by a fork: the cache's as well, although this sequence has committed nothing. */
+	if (okv_pin_is_active(&leaf->private[slot]->pin))
+		return;
 	for (uint32_t g = 0; g < seq->table.nr_groups; g++) {
 		struct omnikv_extent *extent = &leaf->extents[slot * seq->table.nr_groups + g];
 

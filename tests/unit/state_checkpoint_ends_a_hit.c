@@ -102,6 +102,28 @@ static void hit_ends_at_a_checkpoint(void **state)
 	assert_int_equal(omnikv_manager_reset(world.manager), 9);
 }
 
+/* A fork that grows past a checkpoint which the other sequence has published leaves it to the cache. */
+static void growing_fork_leaves_a_published_state_alone(void **state)
+{
+	struct omnikv_seq *seq, *fork;
+
+	(void)state;
+	assert_int_equal(omnikv_seq_open(world.space, NULL, 0, NULL, &seq), 0);
+	grow(seq, 2 * T);
+	assert_int_equal(omnikv_seq_fork(seq, &fork), 0);
+	assert_int_equal(kv_commit(&world, seq, &story, true), 2);
+	omnikv_seq_close(seq);
+	for (uint32_t i = 0; i < 4; i++) {
+		grow(fork, T);
+		kv_world_check(&world);
+		assert_int_equal(hit(2 * T), 2 * T);
+	}
+	omnikv_seq_close(fork);
+	kv_world_check(&world);
+	assert_int_equal(hit(2 * T), 2 * T);
+	assert_int_equal(omnikv_manager_reset(world.manager), 2);
+}
+
 static void state_inside_a_block_is_not_published(void **state)
 {
 	struct omnikv_seq *seq, *fork;
@@ -214,6 +236,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hit_ends_at_a_checkpoint),
+		cmocka_unit_test(growing_fork_leaves_a_published_state_alone),
 		cmocka_unit_test(state_inside_a_block_is_not_published),
 		cmocka_unit_test(state_behind_a_truncation_is_gone),
 		cmocka_unit_test(old_states_are_given_up),
