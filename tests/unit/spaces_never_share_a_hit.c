@@ -258,6 +258,10 @@ static void what_does_not_fit_is_named(void **state)
 	assert_string_equal(err.text, "scale: this namespace is open with 1, the plan has 4");
 
 	*plan = world.plan;
+	plan->groups[0].nr_granules = 17;
+	assert_int_equal(omnikv_space_open(world.manager, &world.ns, plan, &space, &err), -ENOSPC);
+	assert_string_equal(err.text,
+			    "pool: 65536 bytes are less than one block of this layout, which takes 69632");
 	plan->groups[0].nr_granules = 0;
 	assert_int_equal(omnikv_space_open(world.manager, &world.ns, plan, &space, &err), -EINVAL);
 	*plan = world.plan;

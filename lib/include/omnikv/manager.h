@@ -52,7 +52,7 @@ OMNIKV_API struct omnikv_client *omnikv_manager_client(const struct omnikv_manag
  * spaces ever share a hit.
  *
  * Return: 0, or -EINVAL (@ns and @plan do not fit each other or the pool), -EOPNOTSUPP (a group with reuse
- * "none"), -ENOMEM.
+ * "none"), -ENOSPC (the pool is smaller than one block), -ENOMEM.
  */
 OMNIKV_API int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namespace *ns,
 				 const struct omnikv_plan *plan, struct omnikv_space **space,
