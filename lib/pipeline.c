@@ -23,6 +23,7 @@
 #include <omnikv/pipeline.h>
 
 #include "crc32c.h"
+#include "sequence.h"
 
 /* Planes begin at multiples of this, so that kernels may use their widest loads. */
 #define PLANE_ALIGN 256u
@@ -1014,6 +1015,28 @@ static void stats_add(struct omnikv_pipe *pipe)
 	}
 }
 
+/*
+ * What a failed step computed must not be published, whichever of its sequences failed; a
+ * block that is not what was committed must not be hit again.
+ */
+static void step_settle(struct omnikv_step *step, int ret, const struct omnikv_step_error *error)
+{
+	uint32_t i;
+
+	for (i = 0; i < step->nr_seqs; i++) {
+		const struct omnikv_step_seq *s = &step->seqs[i];
+
+		if (!s->seq || s->new_tokens == 0)
+			continue;
+		if (ret)
+			okv_seq_mark_lost(s->seq, s->hist_tokens);
+		else
+			okv_seq_mark_stored(s->seq, s->hist_tokens, s->hist_tokens + s->new_tokens);
+	}
+	if (ret == -EBADMSG && step->seqs[error->seq_idx].seq)
+		okv_seq_distrust(step->seqs[error->seq_idx].seq, error->first_lost_token / step->pipe->plan->block_tokens);
+}
+
 int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *out)
 {
 	struct omnikv_step_error error = { 0 };
@@ -1041,6 +1064,7 @@ int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *out)
 	}
 	if (!ret && step->pipe->verify)
 		ret = step_verify(step, &error);
+	step_settle(step, ret, &error);
 	if (ret && out)
 		*out = error;
 	return ret;

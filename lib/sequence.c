@@ -182,6 +182,29 @@ void okv_seq_mark_lost(struct omnikv_seq *seq, uint64_t first_token)
 		seq->lost_from = first_token;
 }
 
+void okv_seq_mark_stored(struct omnikv_seq *seq, uint64_t from, uint64_t to)
+{
+	if (from <= seq->lost_from && seq->lost_from < to)
+		seq->lost_from = to < seq->nr_tokens ? to : UINT64_MAX;
+}
+
+void okv_seq_distrust(struct omnikv_seq *seq, uint64_t block_idx)
+{
+	uint32_t entry = seq->pin.entry;
+	struct okv_index_info info;
+	struct okv_visit visit;
+
+	if (block_idx >= seq->nr_cached)
+		return;
+	okv_visit_init(&visit, seq->space->manager);
+	okv_visit_enter(&visit);
+	for (uint64_t i = seq->nr_cached - 1; i > block_idx; i--)
+		entry = okv_index_get(seq->pin.shelf->index, entry, &info) ? OKV_ENTRY_NONE : info.parent;
+	/* Dropped before by somebody else is as good. */
+	okv_index_drop(seq->pin.shelf->index, entry);
+	okv_visit_leave(&visit);
+}
+
 /* ---- the partial tail ----------------------------------------------------------------------- */
 
 /* May the last block's unused rows be written in place? */

@@ -52,8 +52,17 @@ static inline uint32_t okv_seq_block_tokens(const struct omnikv_seq *seq, uint64
 	return rest < block_tokens ? rest : block_tokens;
 }
 
-/** Bytes from token @first_token on were not stored: they cannot be committed before they are truncated. */
+/** Bytes from token @first_token on were not stored: they cannot be committed before they are truncated or stored. */
 void okv_seq_mark_lost(struct omnikv_seq *seq, uint64_t first_token);
+/** Tokens [@from, @to) are stored (again). */
+void okv_seq_mark_stored(struct omnikv_seq *seq, uint64_t from, uint64_t to);
+/**
+ * okv_seq_distrust() - the bytes of a cached block are not those that were committed
+ *
+ * It and all behind it are not hit again, by anybody; who has them already keeps them until it lets go.
+ * No effect on a block that is not cached.
+ */
+void okv_seq_distrust(struct omnikv_seq *seq, uint64_t block_idx);
 
 /**
  * okv_seq_own_block() - a private block becomes this sequence's alone, by a copy of its rows

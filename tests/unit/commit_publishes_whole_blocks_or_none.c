@@ -279,7 +279,14 @@ static void block_under_transfer_or_lost_stays_out(void **state)
 	okv_seq_mark_lost(seq, 3 * T + 5);
 	assert_int_equal(kv_commit(&world, seq, &story, false), -EIO);
 	assert_int_equal(omnikv_seq_cached_tokens(seq), 0);
+	/* Stored again in part, then not from the start of what was lost, then truncated to what is good. */
+	okv_seq_mark_stored(seq, 3 * T + 2, 3 * T + 4);
+	okv_seq_mark_stored(seq, 3 * T + 5, 4 * T);
+	assert_int_equal(kv_commit(&world, seq, &story, false), -EIO);
 	assert_int_equal(omnikv_seq_truncate(seq, 3 * T + 2), 0);
+	okv_seq_mark_lost(seq, 2 * T);
+	assert_int_equal(kv_commit(&world, seq, &story, true), -EIO);
+	okv_seq_mark_stored(seq, T, 3 * T + 2);
 	assert_int_equal(kv_commit(&world, seq, &story, true), 4);
 	must_hit(&world, &story, 3 * T);
 
@@ -290,6 +297,38 @@ static void block_under_transfer_or_lost_stays_out(void **state)
 	omnikv_seq_close(seq);
 	kv_world_check(&world);
 	omnikv_extent_io_put(world.client, &piece.extent, 1);
+	kv_story_free(&story);
+	kv_world_close(&world);
+}
+
+/* A block that is not what was committed, and all behind it, is a miss from then on; its memory comes back. */
+static void wrong_block_is_not_hit_again(void **state)
+{
+	struct omnikv_seq *seq, *other;
+	struct kv_story story;
+	struct kv_world world;
+
+	(void)state;
+	kv_world_open(&world, KV_SHAPE_FULL, T, 64);
+	story = make_story(0, 4 * T + 3);
+	seq = make_seq(&world, &story);
+	okv_seq_distrust(seq, 0);
+	assert_int_equal(kv_commit(&world, seq, &story, true), 5);
+	other = kv_open(&world, &story, true);
+	assert_int_equal(omnikv_seq_tokens(other), 4 * T + 3);
+	okv_seq_distrust(other, 2);
+	okv_seq_distrust(seq, 2);
+	must_hit(&world, &story, 2 * T);
+	kv_world_check(&world);
+	omnikv_seq_close(other);
+	omnikv_seq_close(seq);
+	kv_world_check(&world);
+
+	/* The right bytes can be put there again. */
+	seq = make_seq(&world, &story);
+	assert_int_equal(kv_commit(&world, seq, &story, true), 3);
+	must_hit(&world, &story, 4 * T + 3);
+	omnikv_seq_close(seq);
 	kv_story_free(&story);
 	kv_world_close(&world);
 }
@@ -372,6 +411,7 @@ int main(void)
 		cmocka_unit_test_teardown(tail_key_of_another_length_is_refused, disarm),
 		cmocka_unit_test_teardown(checksum_is_of_the_rows_alone, disarm),
 		cmocka_unit_test_teardown(block_under_transfer_or_lost_stays_out, disarm),
+		cmocka_unit_test_teardown(wrong_block_is_not_hit_again, disarm),
 		cmocka_unit_test_teardown(reader_sees_a_miss_or_right_bytes, disarm),
 	};
 
