@@ -91,8 +91,9 @@ static void new_request(struct omnikv_space *space, struct omnikv_key *keys, uin
 	double at[5];
 
 	for (uint64_t i = 0; i < nr; i++) {
-		uint64_t words[2] = { ++last * 0x9e3779b97f4a7c15ull, last };
+		uint64_t words[2] = { last * 0x9e3779b97f4a7c15ull, last };
 
+		last++;
 		must(!omnikv_key_init(&keys[i], words, sizeof(words)), "key");
 	}
 	at[0] = now_ns();
