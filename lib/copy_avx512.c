@@ -23,16 +23,19 @@
 #define UNROLL	_Pragma("GCC unroll 4")
 #endif
 
-/* Runs side by side. */
-#define LANES			4
 /*
- * How far ahead in the list sources are prefetched. Longer pieces are long enough for the hardware;
- * short ones want more, since each costs a miss of the TLB too.
+ * How many runs go side by side, and how far ahead in the list sources are prefetched, by the
+ * length of a run (measured). Short ones gain nothing from company when they are gathered, since
+ * what is prefetched for them is many places anyway, but for their sums, which would wait for
+ * one another; long ones are long enough for the hardware to foresee.
  */
-#define AHEAD_BYTES		8192
-#define AHEAD_SHORT_BYTES	32768
-#define PIECE_SHORT_BYTES	4096
-#define PIECE_LONG_BYTES	16384
+#define LANES_MAX		4
+#define SHORT_BYTES		2048	/* shorter: one by one, 40 KiB ahead */
+#define SHORT_AHEAD_BYTES	40960
+#define MEDIUM_BYTES		4096	/* shorter: two, 48 KiB ahead */
+#define MEDIUM_AHEAD_BYTES	49152
+#define LONG_AHEAD_BYTES	8192	/* others: four, 8 KiB ahead */
+#define PREFETCH_BYTES_MAX	16384
 
 /*
  * x^n modulo the Castagnoli polynomial, bits reversed, for a step of D bytes: the lower half of
@@ -92,9 +95,9 @@ INLINE uint32_t crc_tail(uint32_t crc, const unsigned char *p, uint64_t bytes)
 INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, const unsigned int nr, uint64_t bytes,
 		       uint64_t ahead_off, const bool sums, uint32_t *crc)
 {
-	__m512i sum[LANES], line[LANES];
-	const unsigned char *src[LANES], *next[LANES];
-	unsigned char *dst[LANES];
+	__m512i sum[LANES_MAX], line[LANES_MAX];
+	const unsigned char *src[LANES_MAX], *next[LANES_MAX];
+	unsigned char *dst[LANES_MAX];
 	unsigned int i;
 	uint64_t off;
 
@@ -168,7 +171,7 @@ INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 			copy_tail(r, off, sums ? crc : NULL);
 			return;
 		}
-		copy_lines(r, r, 1, r->bytes, AHEAD_BYTES, sums, crc);
+		copy_lines(r, r, 1, r->bytes, LONG_AHEAD_BYTES, sums, crc);
 		copy_tail(r, r->bytes & ~UINT64_C(63), sums ? crc : NULL);
 		return;
 	}
@@ -180,49 +183,66 @@ INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 	rest.src = (const unsigned char *)r->src + head;
 	rest.dst = (unsigned char *)r->dst + head;
 	rest.bytes = r->bytes - head;
-	copy_lines(&rest, &rest, 1, rest.bytes, AHEAD_BYTES, false, NULL);
+	copy_lines(&rest, &rest, 1, rest.bytes, LONG_AHEAD_BYTES, false, NULL);
 	copy_tail(&rest, rest.bytes & ~UINT64_C(63), NULL);
 }
 
-INLINE bool is_group(const struct okv_run *r)
+INLINE bool is_group(const struct okv_run *r, const unsigned int lanes)
 {
 	uintptr_t dst = 0;
 	uint64_t other = 0;
 	unsigned int i;
 
-	for (i = 0; i < LANES; i++) {
+	UNROLL for (i = 0; i < lanes; i++) {
 		dst |= (uintptr_t)r[i].dst;
 		other |= r[i].bytes ^ r[0].bytes;
 	}
 	return !(dst & 63) && !other && r[0].bytes >= 64;
 }
 
+/* The next @lanes of @nr runs, when they go together; returns how many were copied. */
+INLINE size_t copy_group(const struct okv_run *r, size_t nr, const unsigned int lanes, uint64_t ahead_bytes,
+			 const bool sums, uint32_t *crc)
+{
+	uint64_t bytes = r->bytes;
+	size_t ahead = 0;
+	unsigned int i;
+
+	if (nr < lanes || !is_group(r, lanes)) {
+		copy_one(r, sums, crc);
+		return 1;
+	}
+	/* At the end of the list and in long runs none: what is being read anyway. */
+	if (bytes <= PREFETCH_BYTES_MAX)
+		ahead = ahead_bytes / bytes + lanes;
+	if (ahead + lanes > nr)
+		ahead = 0;
+	copy_lines(r, r + ahead, lanes, bytes, 0, sums, crc);
+	UNROLL for (i = 0; i < lanes; i++)
+		copy_tail(&r[i], bytes & ~UINT64_C(63), sums ? &crc[i] : NULL);
+	return lanes;
+}
+
+/* From one place to many: the sources are what the hardware foresees, the destinations want company. */
+INLINE bool is_scatter(const struct okv_run *r, size_t nr)
+{
+	return nr > 1 && r[1].src == (const unsigned char *)r[0].src + r[0].bytes;
+}
+
 INLINE void copy_all(const struct okv_run *runs, size_t nr, const bool sums, uint32_t *crc)
 {
-	size_t i = 0, ahead;
-	unsigned int j;
+	size_t i = 0;
 
 	while (i < nr) {
 		const struct okv_run *r = &runs[i];
-		uint64_t bytes = r->bytes, lines = bytes & ~UINT64_C(63);
+		uint32_t *c = sums ? &crc[i] : NULL;
 
-		if (i + LANES > nr || !is_group(r)) {
-			copy_one(r, sums, sums ? &crc[i] : NULL);
-			i++;
-			continue;
-		}
-		/* The group that many bytes ahead; at the end of the list and in long pieces, this one. */
-		ahead = 0;
-		if (bytes <= PIECE_LONG_BYTES) {
-			ahead = (bytes < PIECE_SHORT_BYTES ? AHEAD_SHORT_BYTES : AHEAD_BYTES) / bytes + LANES;
-			ahead &= ~(size_t)(LANES - 1);
-			if (i + ahead + LANES > nr)
-				ahead = 0;
-		}
-		copy_lines(r, r + ahead, LANES, bytes, ahead ? 0 : AHEAD_BYTES, sums, sums ? &crc[i] : NULL);
-		for (j = 0; j < LANES; j++)
-			copy_tail(&r[j], lines, sums ? &crc[i + j] : NULL);
-		i += LANES;
+		if (r->bytes >= MEDIUM_BYTES || is_scatter(r, nr - i))
+			i += copy_group(r, nr - i, 4, LONG_AHEAD_BYTES, sums, c);
+		else if (r->bytes >= SHORT_BYTES)
+			i += copy_group(r, nr - i, 2, MEDIUM_AHEAD_BYTES, sums, c);
+		else
+			i += copy_group(r, nr - i, sums ? 2 : 1, SHORT_AHEAD_BYTES, sums, c);
 	}
 	/* Streaming stores are weakly ordered. */
 	_mm_sfence();

@@ -20,7 +20,7 @@
 
 /* What is copied between two looks at the rest of the world. */
 #define STEP_BYTES	(UINT64_C(512) << 10)
-#define STEP_RUNS	256
+#define STEP_RUNS	1024
 
 /*
  * Spinning: a wake-up across cores costs some 40 us where an idle processor must be woken by
