@@ -73,10 +73,16 @@ static int run_list(struct okv_run *run, struct omnikv_batch_op *op, struct omni
 		ret = okv_extents_seal(attach, exts, count, run->epoch);
 		break;
 	case OMNIKV_BATCH_LEASE:
-		ret = okv_extents_lease(attach, exts, count);
+		ret = okv_extents_get(attach, exts, count, OKV_OP_LEASE);
 		break;
 	case OMNIKV_BATCH_RELEASE:
-		ret = okv_extents_release(attach, exts, count);
+		ret = okv_extents_put(attach, exts, count, OKV_OP_RELEASE);
+		break;
+	case OMNIKV_BATCH_IO_GET:
+		ret = okv_extents_get(attach, exts, count, OKV_OP_IO_GET);
+		break;
+	case OMNIKV_BATCH_IO_PUT:
+		ret = okv_extents_put(attach, exts, count, OKV_OP_IO_PUT);
 		break;
 	case OMNIKV_BATCH_QUERY_EXTENT:
 		ret = okv_extent_query(attach, op);

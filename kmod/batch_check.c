@@ -26,6 +26,8 @@ static const struct {
 	[OMNIKV_BATCH_SEAL]		= { USES_EXTENT | USES_LIST, 0 },
 	[OMNIKV_BATCH_LEASE]		= { USES_EXTENT | USES_LIST, 0 },
 	[OMNIKV_BATCH_RELEASE]		= { USES_EXTENT | USES_LIST, 0 },
+	[OMNIKV_BATCH_IO_GET]		= { USES_EXTENT | USES_LIST, 0 },
+	[OMNIKV_BATCH_IO_PUT]		= { USES_EXTENT | USES_LIST, 0 },
 	[OMNIKV_BATCH_BIND]		= { USES_EXTENT | USES_WINDOW | USES_EXTENT_OFF, OMNIKV_BATCH_BIND_F_ALL },
 	[OMNIKV_BATCH_UNBIND]		= { USES_WINDOW, 0 },
 	[OMNIKV_BATCH_QUERY_EXTENT]	= { USES_EXTENT, 0 },
@@ -50,8 +52,8 @@ static int check_extent(const struct omnikv_batch_op *op, uint32_t uses)
 		if (!(op->flags & OMNIKV_BATCH_ALLOC_F_AFTER) && op->extent.granule)
 			return -EINVAL;
 	} else if (uses & USES_EXTENT) {
-		/* A list stands instead of the one extent. */
-		if (op->addr ? !is_extent_clear(&op->extent) : !op->extent.nr_granules)
+		/* A list stands instead of the one extent. What is no extent's name is found later. */
+		if (op->addr && !is_extent_clear(&op->extent))
 			return -EINVAL;
 	} else if (!is_extent_clear(&op->extent)) {
 		return -EINVAL;
@@ -59,7 +61,7 @@ static int check_extent(const struct omnikv_batch_op *op, uint32_t uses)
 
 	if (!op->addr)
 		return op->count ? -EINVAL : 0;
-	if (!(uses & USES_LIST) || !op->count || op->count > OMNIKV_BATCH_MAX)
+	if (!(uses & USES_LIST) || !op->count || op->count > OMNIKV_LIST_MAX)
 		return -EINVAL;
 	return 0;
 }

@@ -56,7 +56,7 @@ static void hold_free(struct okv_hold *hold)
 
 void okv_hold_tidy(struct okv_attach *attach, struct okv_hold *hold)
 {
-	if (hold->is_private || hold->nr_leases || hold->nr_bound)
+	if (hold->is_private || hold->nr_leases || hold->nr_ios || hold->nr_binds)
 		return;
 	xa_erase(&attach->holds, hold->ext.granule);
 	hold_free(hold);
@@ -258,6 +258,14 @@ int okv_extents_seal(struct okv_attach *attach, const struct omnikv_extent *exts
 	spin_lock(&pool->map_lock);
 	ret = check_list(attach, exts, count, OKV_OP_SEAL);
 	spin_unlock(&pool->map_lock);
+	for (i = 0; i < count && !ret; i++) {
+		struct okv_hold *hold = hold_find(attach, &exts[i]);
+
+		if (WARN_ON_ONCE(!hold))
+			ret = -EIO;
+		else if (hold->nr_ios)
+			ret = -EBUSY;
+	}
 	if (ret)
 		return ret;
 
@@ -268,10 +276,8 @@ int okv_extents_seal(struct okv_attach *attach, const struct omnikv_extent *exts
 	for (i = 0; i < count; i++) {
 		struct okv_hold *hold = hold_find(attach, &exts[i]);
 
-		if (WARN_ON_ONCE(!hold))
-			return -EIO;
 		okv_window_unbind_hold(attach, hold);
-		if (WARN_ON_ONCE(hold->nr_bound))
+		if (WARN_ON_ONCE(hold->nr_binds))
 			return -EBUSY;
 	}
 	mutex_lock(&pool->lock);
@@ -290,7 +296,7 @@ int okv_extents_seal(struct okv_attach *attach, const struct omnikv_extent *exts
 	return ret;
 }
 
-int okv_extents_lease(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count)
+int okv_extents_get(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count, enum okv_op op)
 {
 	struct okv_pool *pool = attach->pool;
 	u32 i, nr_held = 0;
@@ -308,7 +314,7 @@ int okv_extents_lease(struct okv_attach *attach, const struct omnikv_extent *ext
 	}
 	if (!ret) {
 		spin_lock(&pool->map_lock);
-		ret = check_list(attach, exts, count, OKV_OP_LEASE);
+		ret = check_list(attach, exts, count, op);
 		for (i = 0; i < count && !ret; i++)
 			okv_extent_get(&pool->map, exts[i].granule, 1);
 		spin_unlock(&pool->map_lock);
@@ -317,32 +323,38 @@ int okv_extents_lease(struct okv_attach *attach, const struct omnikv_extent *ext
 		tidy_list(attach, exts, nr_held);
 		return ret;
 	}
-	for (i = 0; i < count; i++)
-		hold_find(attach, &exts[i])->nr_leases++;
+	for (i = 0; i < count; i++) {
+		struct okv_hold *hold = hold_find(attach, &exts[i]);
+
+		if (op == OKV_OP_LEASE)
+			hold->nr_leases++;
+		else
+			hold->nr_ios++;
+	}
 	attach->nr_leases += count;
 	atomic64_add(count, &pool->nr_leases);
 	return 0;
 }
 
-int okv_extents_release(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count)
+int okv_extents_put(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count, enum okv_op op)
 {
 	struct okv_pool *pool = attach->pool;
 	int ret;
 	u32 i;
 
 	spin_lock(&pool->map_lock);
-	ret = check_list(attach, exts, count, OKV_OP_RELEASE);
+	ret = check_list(attach, exts, count, op);
 	spin_unlock(&pool->map_lock);
 	for (i = 0; i < count && !ret; i++) {
 		struct okv_hold *hold = hold_find(attach, &exts[i]);
 
-		if (!hold || !hold->nr_leases)
+		if (!hold || !(op == OKV_OP_RELEASE ? hold->nr_leases : hold->nr_ios))
 			ret = -EPERM;
 	}
 	if (ret)
 		return ret;
 
-	/* The leases keep the extents, so that the check still holds. */
+	/* What is put now has kept the extents, so that the check still holds. */
 	spin_lock(&pool->map_lock);
 	for (i = 0; i < count; i++)
 		okv_extent_put(&pool->map, exts[i].granule, 1);
@@ -350,7 +362,10 @@ int okv_extents_release(struct okv_attach *attach, const struct omnikv_extent *e
 	for (i = 0; i < count; i++) {
 		struct okv_hold *hold = hold_find(attach, &exts[i]);
 
-		hold->nr_leases--;
+		if (op == OKV_OP_RELEASE)
+			hold->nr_leases--;
+		else
+			hold->nr_ios--;
 		okv_hold_tidy(attach, hold);
 	}
 	attach->nr_leases -= count;
@@ -452,15 +467,16 @@ void okv_extents_end(struct okv_attach *attach)
 
 	lockdep_assert_held(&attach->client->lock);
 	xa_for_each(&attach->holds, granule, hold) {
-		bool is_resting = hold->is_private && READ_ONCE(pool->state) == OKV_POOL_LIVE;
+		/* What it could write, and what it said that a transfer still uses. */
+		bool is_resting = (hold->is_private || hold->nr_ios) && READ_ONCE(pool->state) == OKV_POOL_LIVE;
 
-		WARN_ON_ONCE(hold->nr_bound);
+		WARN_ON_ONCE(hold->nr_binds);
 		xa_erase(&attach->holds, granule);
 		kvfree(hold->places);
 		hold->places = NULL;
 		spin_lock(&pool->map_lock);
-		if (hold->nr_leases)
-			okv_extent_put(&pool->map, granule, hold->nr_leases);
+		if (hold->nr_leases + hold->nr_ios)
+			okv_extent_put(&pool->map, granule, hold->nr_leases + hold->nr_ios);
 		if (is_resting)
 			okv_extent_get(&pool->map, granule, 1);
 		if (hold->is_private)

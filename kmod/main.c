@@ -41,6 +41,7 @@ MODULE_PARM_DESC(quarantine_ms, "how long registered memory of a dead client res
 
 struct workqueue_struct *okv_wq;
 struct kmem_cache *okv_hold_cache;
+struct kmem_cache *okv_bind_cache;
 static struct vfsmount *okv_mnt;
 
 static int okv_fs_init(struct fs_context *fc)
@@ -55,6 +56,18 @@ static struct file_system_type okv_fs_type = {
 	.kill_sb	= kill_anon_super,
 };
 
+/* The size stands for the object, and owners and modes are not looked at: nothing to set. */
+#ifdef OKV_HAVE_MNT_IDMAP
+static int okv_setattr(struct mnt_idmap *idmap, struct dentry *dentry, struct iattr *attr)
+#else
+static int okv_setattr(struct user_namespace *ns, struct dentry *dentry, struct iattr *attr)
+#endif
+{
+	return -EPERM;
+}
+
+static const struct inode_operations okv_inode_ops = { .setattr = okv_setattr };
+
 struct file *okv_file_create(const char *name, const struct file_operations *fops, void *priv, u64 size)
 {
 	struct inode *inode;
@@ -64,6 +77,7 @@ struct file *okv_file_create(const char *name, const struct file_operations *fop
 	if (IS_ERR(inode))
 		return ERR_CAST(inode);
 	inode->i_mode = S_IFREG | 0600;
+	inode->i_op = &okv_inode_ops;
 	i_size_write(inode, size);
 
 	/* The file takes fops->owner without counting it, and gives it up when it goes. */
@@ -109,11 +123,13 @@ static int __init okv_init(void)
 	okv_hold_cache = KMEM_CACHE(okv_hold, SLAB_ACCOUNT);
 	if (!okv_hold_cache)
 		return -ENOMEM;
-
 	ret = -ENOMEM;
+	okv_bind_cache = KMEM_CACHE(okv_bind, SLAB_ACCOUNT);
+	if (!okv_bind_cache)
+		goto err_holds;
 	okv_wq = alloc_workqueue("omnikv", WQ_UNBOUND, 0);
 	if (!okv_wq)
-		goto err_cache;
+		goto err_binds;
 
 	okv_mnt = kern_mount(&okv_fs_type);
 	ret = PTR_ERR_OR_ZERO(okv_mnt);
@@ -135,7 +151,9 @@ err_mount:
 	kern_unmount(okv_mnt);
 err_wq:
 	destroy_workqueue(okv_wq);
-err_cache:
+err_binds:
+	kmem_cache_destroy(okv_bind_cache);
+err_holds:
 	kmem_cache_destroy(okv_hold_cache);
 	return ret;
 }
@@ -149,6 +167,7 @@ static void __exit okv_exit(void)
 	okv_quarantine_exit();
 	destroy_workqueue(okv_wq);
 	kern_unmount(okv_mnt);
+	kmem_cache_destroy(okv_bind_cache);
 	kmem_cache_destroy(okv_hold_cache);
 }
 

@@ -177,13 +177,14 @@ u64 okv_used_bytes(void);
 
 /*
  * What a client has of one extent; all under client->lock. Exists while any count is not 0.
- * The extent map counts one reference a lease and one for all pages bound.
+ * The extent map counts one reference a lease, transfer and bind.
  */
 struct okv_hold {
 	struct omnikv_extent	ext;
 	u64			cookie;
-	u64			nr_bound;	/* window pages */
+	u32			nr_binds;
 	u32			nr_leases;
+	u32			nr_ios;		/* transfers that the client says are under way */
 	bool			is_private;
 	/* Where RW windows may show it; SEAL looks there. */
 	u32			nr_places;
@@ -201,6 +202,12 @@ struct okv_place {
 	u32			window_id;
 };
 
+/* One BIND, for as long as any of its pages is bound; under client->lock. Windows' maps point here. */
+struct okv_bind {
+	struct okv_hold		*hold;
+	u64			nr_left;	/* pages */
+};
+
 /* One client at one pool. */
 struct okv_attach {
 	/* Fixed after creation. */
@@ -214,7 +221,7 @@ struct okv_attach {
 	bool			has_ended;	/* revoked: refused for ever */
 	struct xarray		holds;		/* by first granule */
 	u64			private_bytes;
-	u64			nr_leases;
+	u64			nr_leases;	/* and transfers */
 	u64			nr_bound;	/* window pages */
 	u32			nr_windows;
 };
@@ -261,8 +268,9 @@ int okv_extents_alloc(struct okv_attach *attach, const struct omnikv_batch_op *o
 		      struct omnikv_extent *out);
 int okv_extents_free(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count);
 int okv_extents_seal(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count, u32 epoch);
-int okv_extents_lease(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count);
-int okv_extents_release(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count);
+/* LEASE or IO_GET, RELEASE or IO_PUT. */
+int okv_extents_get(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count, enum okv_op op);
+int okv_extents_put(struct okv_attach *attach, const struct omnikv_extent *exts, u32 count, enum okv_op op);
 int okv_extent_query(struct okv_attach *attach, struct omnikv_batch_op *op);
 int okv_extent_list(struct okv_attach *attach, u32 states, u64 *from, struct omnikv_extent_entry *out,
 		    u32 *count);
@@ -333,6 +341,7 @@ void okv_quarantine_exit(void);
 
 extern struct workqueue_struct *okv_wq;
 extern struct kmem_cache *okv_hold_cache;
+extern struct kmem_cache *okv_bind_cache;
 extern ulong okv_limit_bytes;
 extern ulong okv_user_bytes;
 extern uint okv_windows_max;

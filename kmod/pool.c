@@ -262,6 +262,9 @@ int okv_pool_create(struct omnikv_ioc_pool_create *req, struct file **filep)
 		return ret;
 	if (!okv_user_bytes && !capable(CAP_SYS_ADMIN))
 		return -EPERM;
+	/* Asked again under the lock; but then after tables have been made for it. */
+	if (req->bytes > okv_limit_bytes)
+		return -EDQUOT;
 
 	pool = pool_alloc(req);
 	if (IS_ERR(pool))

@@ -293,8 +293,14 @@ void okv_segment_fini(struct okv_segment *seg)
 	}
 	vfree(seg->units);
 	seg->units = NULL;
-	/* Mappings that are left keep the file, and with it their pages. */
-	__fput_sync(seg->file);
+	/*
+	 * Mappings that are left keep the file, and with it their pages. A kernel thread's fput()
+	 * would put the last one off to some later time; a user's is over when its call returns.
+	 */
+	if (current->flags & PF_KTHREAD)
+		__fput_sync(seg->file);
+	else
+		fput(seg->file);
 	mntput(seg->mnt);
 }
 

@@ -30,29 +30,41 @@ static void block_free(void *block)
 	free_page((unsigned long)block);
 }
 
-/* Binds that come and go, seen by the holds; caller holds client->lock. */
+/* Pages of binds go; caller holds client->lock. */
 struct drop {
 	struct okv_attach	*attach;
-	bool			may_tidy;	/* nobody keeps pointers to holds */
+	struct okv_hold		*only;		/* of this extent; NULL is of all */
 };
+
+static bool drop_wants(void *opaque, uintptr_t owner)
+{
+	return ((struct okv_bind *)owner)->hold == ((struct drop *)opaque)->only;
+}
+
+/* The last page of a bind is gone. */
+static void bind_end(struct okv_attach *attach, struct okv_bind *bind)
+{
+	struct okv_hold *hold = bind->hold;
+
+	spin_lock(&attach->pool->map_lock);
+	okv_extent_put(&attach->pool->map, hold->ext.granule, 1);
+	spin_unlock(&attach->pool->map_lock);
+	kmem_cache_free(okv_bind_cache, bind);
+	hold->nr_binds--;
+	okv_hold_tidy(attach, hold);
+}
 
 static void drop_run(void *opaque, uintptr_t owner, uint64_t first, uint64_t nr)
 {
 	struct drop *drop = opaque;
 	struct okv_attach *attach = drop->attach;
-	struct okv_pool *pool = attach->pool;
-	struct okv_hold *hold = (struct okv_hold *)owner;
+	struct okv_bind *bind = (struct okv_bind *)owner;
 
 	lockdep_assert_held(&attach->client->lock);
-	hold->nr_bound -= nr;
 	attach->nr_bound -= nr;
-	if (hold->nr_bound)
-		return;
-	spin_lock(&pool->map_lock);
-	okv_extent_put(&pool->map, hold->ext.granule, 1);
-	spin_unlock(&pool->map_lock);
-	if (drop->may_tidy)
-		okv_hold_tidy(attach, hold);
+	bind->nr_left -= nr;
+	if (!bind->nr_left)
+		bind_end(attach, bind);
 }
 
 static void zap(struct okv_window *win, u64 first, u64 nr)
@@ -269,19 +281,21 @@ static struct okv_hold *bind_hold(struct okv_window *win, struct okv_attach *att
 	return okv_hold_get(attach, ext);
 }
 
-/* Everything that can fail; on success the hold is counted as bound, so that nothing takes it away. */
+/* Everything that can fail. On success the bind is counted, though nothing is bound yet. */
 static int bind_begin(struct okv_window *win, struct okv_attach *attach, const struct omnikv_batch_op *op,
-		      struct okv_hold **holdp)
+		      struct okv_bind **bindp)
 {
 	struct okv_pool *pool = win->pool;
 	u64 first = op->window_off >> PAGE_SHIFT, nr = op->bytes >> PAGE_SHIFT;
+	enum okv_op kind = win->kind == OMNIKV_WINDOW_RO ? OKV_OP_BIND_RO : OKV_OP_BIND_RW;
+	struct okv_bind *bind;
 	struct okv_hold *hold;
 	int ret;
 
 	ret = okv_bind_check(op, (u64)op->extent.nr_granules * pool->granule_bytes, win->nr_pages << PAGE_SHIFT);
 	if (ret)
 		return ret;
-	if (attach->nr_bound + nr > okv_binds_max)
+	if (nr > okv_binds_max || attach->nr_bound > okv_binds_max - nr)
 		return -EDQUOT;
 	hold = bind_hold(win, attach, &op->extent);
 	if (IS_ERR(hold))
@@ -289,23 +303,27 @@ static int bind_begin(struct okv_window *win, struct okv_attach *attach, const s
 	ret = okv_winmap_prepare(&win->map, first, nr, block_alloc);
 	if (!ret && hold->is_private)
 		ret = add_place(hold, win, first, nr);
-	if (!ret && !hold->nr_bound) {
-		/* META may be freed by a newer manager at any time, so the state is asked again. */
-		spin_lock(&pool->map_lock);
-		if (!hold->is_private && !hold->nr_leases)
-			ret = okv_extent_check(&pool->map, &op->extent, OKV_OP_BIND_RW, attach->id,
-					       READ_ONCE(pool->manager) == attach);
-		if (!ret)
-			okv_extent_get(&pool->map, hold->ext.granule, 1);
-		spin_unlock(&pool->map_lock);
+	bind = ret ? NULL : kmem_cache_alloc(okv_bind_cache, GFP_KERNEL);
+	if (!bind) {
+		okv_hold_tidy(attach, hold);
+		return ret ?: -ENOMEM;
 	}
+	/* Asked again: a newer manager may have freed META since, and references are bounded. */
+	spin_lock(&pool->map_lock);
+	ret = okv_extent_check(&pool->map, &op->extent, kind, attach->id, READ_ONCE(pool->manager) == attach);
+	if (!ret)
+		okv_extent_get(&pool->map, hold->ext.granule, 1);
+	spin_unlock(&pool->map_lock);
 	if (ret) {
+		kmem_cache_free(okv_bind_cache, bind);
 		okv_hold_tidy(attach, hold);
 		return ret;
 	}
-	hold->nr_bound += nr;
+	bind->hold = hold;
+	bind->nr_left = nr;
+	hold->nr_binds++;
 	attach->nr_bound += nr;
-	*holdp = hold;
+	*bindp = bind;
 	return 0;
 }
 
@@ -336,7 +354,7 @@ static void zap_replaced(struct okv_window *win, const struct omnikv_batch_op *o
 u32 okv_window_bind(struct okv_window *win, struct okv_attach *attach, struct omnikv_batch_op *ops, u32 nr,
 		    bool may_fill)
 {
-	struct okv_hold *holds[OKV_BIND_GROUP];
+	struct okv_bind *binds[OKV_BIND_GROUP];
 	struct drop drop = { .attach = attach };
 	struct vm_area_struct *vma = NULL;
 	u32 i, n;
@@ -349,7 +367,7 @@ u32 okv_window_bind(struct okv_window *win, struct okv_attach *attach, struct om
 		if (is_epoch_over(win))
 			ret = -ESTALE;
 		else if (!win->is_dead)
-			ret = bind_begin(win, attach, &ops[n], &holds[n]);
+			ret = bind_begin(win, attach, &ops[n], &binds[n]);
 		ops[n].res = ret;
 		if (ret)
 			break;
@@ -358,15 +376,12 @@ u32 okv_window_bind(struct okv_window *win, struct okv_attach *attach, struct om
 	for (i = 0; i < n; i++) {
 		u64 first = ops[i].window_off >> PAGE_SHIFT, len = ops[i].bytes >> PAGE_SHIFT;
 
-		okv_winmap_clear(&win->map, first, len, 0, drop_run, &drop);
-		okv_winmap_set(&win->map, first, len, (uintptr_t)holds[i],
+		okv_winmap_clear(&win->map, first, len, NULL, drop_run, &drop);
+		okv_winmap_set(&win->map, first, len, (uintptr_t)binds[i],
 			       ops[i].extent.granule * win->pool->granule_pages +
 			       (ops[i].extent_off >> PAGE_SHIFT));
 		atomic64_add(len, &win->pool->nr_binds);
 	}
-	/* What was replaced may have been the last of its hold. */
-	for (i = 0; i < n; i++)
-		holds[i] = NULL;
 	if (may_fill && win->is_mapped && n)
 		vma = vma_lookup(current->mm, win->addr);
 	if (!vma || vma->vm_file != win->file)
@@ -380,7 +395,7 @@ u32 okv_window_bind(struct okv_window *win, struct okv_attach *attach, struct om
 
 int okv_window_unbind(struct okv_window *win, struct okv_attach *attach, u64 off, u64 bytes)
 {
-	struct drop drop = { .attach = attach, .may_tidy = true };
+	struct drop drop = { .attach = attach };
 	u64 first = off >> PAGE_SHIFT, nr = bytes >> PAGE_SHIFT;
 
 	lockdep_assert_held(&attach->client->lock);
@@ -390,18 +405,18 @@ int okv_window_unbind(struct okv_window *win, struct okv_attach *attach, u64 off
 	if (!okv_winmap_any(&win->map, first, nr))
 		return 0;
 	zap(win, first, nr);
-	okv_winmap_clear(&win->map, first, nr, 0, drop_run, &drop);
+	okv_winmap_clear(&win->map, first, nr, NULL, drop_run, &drop);
 	return 0;
 }
 
 void okv_window_unbind_hold(struct okv_attach *attach, struct okv_hold *hold)
 {
 	/* The hold is PRIVATE and so stays. */
-	struct drop drop = { .attach = attach };
+	struct drop drop = { .attach = attach, .only = hold };
 	u32 i;
 
 	lockdep_assert_held(&attach->client->lock);
-	for (i = 0; i < hold->nr_places && hold->nr_bound; i++) {
+	for (i = 0; i < hold->nr_places && hold->nr_binds; i++) {
 		struct okv_place *place = &hold->places[i];
 		struct okv_window *win = xa_load(&attach->client->windows, place->window_id);
 
@@ -410,7 +425,7 @@ void okv_window_unbind_hold(struct okv_attach *attach, struct okv_hold *hold)
 		mutex_lock(&win->lock);
 		/* It may show others there by now; their next touch brings them back. */
 		zap(win, place->first, place->nr);
-		okv_winmap_clear(&win->map, place->first, place->nr, (uintptr_t)hold, drop_run, &drop);
+		okv_winmap_clear(&win->map, place->first, place->nr, drop_wants, drop_run, &drop);
 		mutex_unlock(&win->lock);
 	}
 	hold->nr_places = 0;
@@ -429,13 +444,13 @@ void okv_window_kill_locked(struct okv_window *win)
 
 void okv_window_end_locked(struct okv_window *win)
 {
-	struct drop drop = { .attach = win->attach, .may_tidy = true };
+	struct drop drop = { .attach = win->attach };
 
 	lockdep_assert_held(&win->client->lock);
 	mutex_lock(&win->lock);
 	win->is_dead = true;
 	zap(win, 0, win->nr_pages);
-	okv_winmap_clear(&win->map, 0, win->nr_pages, 0, drop_run, &drop);
+	okv_winmap_clear(&win->map, 0, win->nr_pages, NULL, drop_run, &drop);
 	mutex_unlock(&win->lock);
 	win->attach->nr_windows--;
 	win->attach = NULL;

@@ -96,7 +96,7 @@ void okv_winmap_set(struct okv_winmap *map, uint64_t first, uint64_t nr, uintptr
 	map->nr_bound += nr;
 }
 
-uint64_t okv_winmap_clear(struct okv_winmap *map, uint64_t first, uint64_t nr, uintptr_t only,
+uint64_t okv_winmap_clear(struct okv_winmap *map, uint64_t first, uint64_t nr, okv_winmap_wants_fn wants,
 			  okv_winmap_drop_fn drop, void *opaque)
 {
 	uint64_t at = first, end = first + nr, cleared = 0;
@@ -111,7 +111,7 @@ uint64_t okv_winmap_clear(struct okv_winmap *map, uint64_t first, uint64_t nr, u
 			continue;
 		}
 		owner = entry->owner;
-		if (!owner || (only && owner != only)) {
+		if (!owner || (wants && !wants(opaque, owner))) {
 			at++;
 			continue;
 		}

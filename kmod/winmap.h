@@ -27,6 +27,8 @@ struct okv_winmap_entry {
 /** Zeroed 4-KiB blocks for the tree; NULL when there is no memory. */
 typedef void *(*okv_winmap_alloc_fn)(void);
 typedef void (*okv_winmap_free_fn)(void *block);
+/** Shall a page of @owner go? */
+typedef bool (*okv_winmap_wants_fn)(void *opaque, uintptr_t owner);
 /** @nr pages of @owner, from page @first of the window on, are bound no more. */
 typedef void (*okv_winmap_drop_fn)(void *opaque, uintptr_t owner, uint64_t first, uint64_t nr);
 
@@ -56,12 +58,12 @@ int okv_winmap_prepare(struct okv_winmap *map, uint64_t first, uint64_t nr, okv_
 void okv_winmap_set(struct okv_winmap *map, uint64_t first, uint64_t nr, uintptr_t owner, uint64_t page);
 /**
  * okv_winmap_clear() - unbind a range
- * @only: pages of other owners stay; 0 is every owner
- * @drop: called once for each run of one owner
+ * @wants: pages for which it is false stay; NULL is true
+ * @drop:  called once for each run of one owner
  *
  * Return: pages that were bound.
  */
-uint64_t okv_winmap_clear(struct okv_winmap *map, uint64_t first, uint64_t nr, uintptr_t only,
+uint64_t okv_winmap_clear(struct okv_winmap *map, uint64_t first, uint64_t nr, okv_winmap_wants_fn wants,
 			  okv_winmap_drop_fn drop, void *opaque);
 /** Is anything bound in a range? */
 bool okv_winmap_any(const struct okv_winmap *map, uint64_t first, uint64_t nr);

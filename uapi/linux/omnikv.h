@@ -47,7 +47,8 @@ struct omnikv_extent {
 #define OMNIKV_IOC_TYPE			0xba
 
 #define OMNIKV_NAME_MAX			32	/* characters of [A-Za-z0-9._-], then a NUL */
-#define OMNIKV_BATCH_MAX		4096	/* operations a batch, extents a list */
+#define OMNIKV_BATCH_MAX		4096	/* operations a batch, entries of a listing */
+#define OMNIKV_LIST_MAX			65536	/* extents of one operation */
 
 /**
  * struct omnikv_ioc_query - what this module is and may
@@ -275,7 +276,9 @@ struct omnikv_ioc_window_create {
 #define OMNIKV_BATCH_BIND		6
 #define OMNIKV_BATCH_UNBIND		7
 #define OMNIKV_BATCH_QUERY_EXTENT	8
-#define OMNIKV_BATCH_LAST		8
+#define OMNIKV_BATCH_IO_GET		9	/* a transfer begins: as LEASE, but also on own PRIVATE extents */
+#define OMNIKV_BATCH_IO_PUT		10
+#define OMNIKV_BATCH_LAST		10
 
 /** ALLOC: leave the bytes as they are; TRUSTED pools and managers only. */
 #define OMNIKV_BATCH_ALLOC_F_NO_ZERO	(1U << 0)
@@ -297,9 +300,9 @@ struct omnikv_ioc_window_create {
  * @flags:      OMNIKV_BATCH_<opcode>_F_*
  * @extent:     the extent, where @addr is 0. ALLOC: in: @nr_granules wanted, and with AFTER the
  *              neighbour's first granule; out (with @addr 0): the new extent
- * @addr:       ALLOC, FREE, SEAL, LEASE, RELEASE: array of @count struct omnikv_extent instead,
- *              all or nothing; ALLOC writes it
- * @count:      length of that array, up to OMNIKV_BATCH_MAX. QUERY_EXTENT: out: references
+ * @addr:       ALLOC, FREE, SEAL, LEASE, RELEASE, IO_GET, IO_PUT: array of @count struct
+ *              omnikv_extent instead, all or nothing; ALLOC writes it
+ * @count:      length of that array, up to OMNIKV_LIST_MAX. QUERY_EXTENT: out: references
  * @window_fd:  BIND, UNBIND: the window
  * @window_off: BIND, UNBIND: bytes from its start, a multiple of 4096
  * @extent_off: BIND: bytes from the start of the extent, a multiple of 4096
