@@ -95,9 +95,7 @@ int omnikv_pool_open(const char *spec_text, const struct omnikv_pool_config *con
 		return ret;
 
 	if (spec.kind == OKV_PROVIDER_KMOD)
-		return okv_error_set(err, -EOPNOTSUPP,
-				     "pool \"%.64s\": this build has no provider for the kernel module; use embedded:SIZE",
-				     spec_text);
+		return okv_provider_kmod.open(&spec, &full, pool, err);
 	return okv_provider_embedded.open(&spec, &full, pool, err);
 }
 

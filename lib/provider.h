@@ -96,5 +96,6 @@ struct okv_provider {
 };
 
 extern const struct okv_provider okv_provider_embedded;
+extern const struct okv_provider okv_provider_kmod;
 
 #endif /* OKV_PROVIDER_H */

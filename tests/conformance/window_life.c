@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Windows of an embedded pool: binding, replacing, unbinding, sealing, destroying.
+ * Windows of a pool: binding, replacing, unbinding, sealing, destroying.
  *
  * Whether memory can be touched is asked of the kernel (process_vm_readv of ourselves), so that
  * no test has to die for it. One thread.
@@ -19,6 +19,8 @@
 
 #include <omnikv/window.h>
 
+#include "tests/harness/any_pool.h"
+
 #define PAGE	4096ull
 
 struct fixture {
@@ -34,7 +36,7 @@ static int set_up(void **state)
 
 	memset(&fix, 0, sizeof(fix));
 	*state = &fix;
-	return omnikv_pool_open("4M", &config, &fix.pool, NULL) ||
+	return any_pool_open("4M", &config, &fix.pool) ||
 	       omnikv_client_open(fix.pool, OMNIKV_CLIENT_F_MANAGER, &fix.manager) ||
 	       omnikv_client_open(fix.pool, 0, &fix.engine);
 }

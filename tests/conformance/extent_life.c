@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * An extent's life through the public calls of an embedded pool: allocate, seal, lease, free.
+ * An extent's life through the public calls of a pool: allocate, seal, lease, free.
  *
  * Expected values are worked out from the pool's contract (omnikv/pool.h). One thread.
  */
@@ -13,6 +13,8 @@
 #include <cmocka.h>
 
 #include <omnikv/pool.h>
+
+#include "tests/harness/any_pool.h"
 
 struct fixture {
 	struct omnikv_pool	*pool;
@@ -27,7 +29,7 @@ static int set_up(void **state)
 
 	memset(&fix, 0, sizeof(fix));
 	*state = &fix;
-	return omnikv_pool_open("4M", NULL, &fix.pool, NULL) ||
+	return any_pool_open("4M", NULL, &fix.pool) ||
 	       omnikv_client_open(fix.pool, OMNIKV_CLIENT_F_MANAGER, &fix.manager) ||
 	       omnikv_client_open(fix.pool, 0, &fix.engine) || omnikv_client_open(fix.pool, 0, &fix.other);
 }
