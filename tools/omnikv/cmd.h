@@ -27,7 +27,9 @@ struct okv_cmd {
 };
 
 int okv_cmd_plan(int argc, char **argv);
+int okv_cmd_pool(int argc, char **argv);
 int okv_cmd_replay(int argc, char **argv);
+int okv_cmd_status(int argc, char **argv);
 
 /**
  * okv_cmd_parse() - argp_parse() with errors of one line

@@ -14,7 +14,9 @@
 
 static const struct okv_cmd okv_cmds[] = {
 	{ "plan",	"show how a model's KV is cut into blocks",					okv_cmd_plan },
+	{ "pool",	"make, list, show and end pools of the kernel module",				okv_cmd_pool },
 	{ "replay",	"play request traces through the whole system and check every byte",	okv_cmd_replay },
+	{ "status",	"show the kernel module's pools and who holds them",				okv_cmd_status },
 };
 
 #define OKV_NR_CMDS	(sizeof(okv_cmds) / sizeof(okv_cmds[0]))
