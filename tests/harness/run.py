@@ -28,7 +28,7 @@ import time
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # Order of running, cheap first. Lanes that a directory adds beyond these come before fuzz.
-ORDER = ["lint", "unit", "conformance", "manager", "spill", "kernels", "pipeline", "python", "engines",
+ORDER = ["lint", "unit", "conformance", "manager", "spill", "kernels", "pipeline", "engine", "python", "engines",
          "docs", "packages", "fuzz", "kmod", "soak", "gpu"]
 NOT_LANES = {"harness", "abi", "bench"}
 
