@@ -366,3 +366,29 @@ int okv_embedded_query(struct omnikv_client *base, const struct omnikv_extent *e
 	info->is_mine = view.state == OMNIKV_EXTENT_PRIVATE && view.owner == client->id;
 	return 0;
 }
+
+int64_t okv_embedded_list(struct omnikv_client *base, uint32_t states, uint64_t *from,
+			  struct omnikv_extent *exts, uint32_t max)
+{
+	struct okv_embedded_client *client = okv_embedded_client(base);
+	struct okv_embedded_pool *pool = okv_embedded_pool(base->pool);
+	struct okv_extent_view view;
+	uint32_t cursor, nr = 0;
+	bool is_more = true;
+
+	if (states != 1u << OMNIKV_EXTENT_PRIVATE && !client->is_manager)
+		return -EPERM;
+	pthread_mutex_lock(&pool->lock);
+	is_more = *from < pool->map.nr_granules;
+	cursor = is_more ? (uint32_t)*from : 0;
+	while (is_more && nr < max) {
+		is_more = okv_extent_map_next(&pool->map, &cursor, &view);
+		if (!is_more || !(states >> view.state & 1) ||
+		    (view.state == OMNIKV_EXTENT_PRIVATE && view.owner != client->id))
+			continue;
+		exts[nr++] = view.name;
+	}
+	pthread_mutex_unlock(&pool->lock);
+	*from = is_more ? cursor : UINT64_MAX;
+	return nr;
+}

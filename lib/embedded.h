@@ -95,6 +95,8 @@ int okv_embedded_io_get(struct omnikv_client *client, const struct omnikv_extent
 void okv_embedded_io_put(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
 int okv_embedded_query(struct omnikv_client *client, const struct omnikv_extent *ext,
 		       struct omnikv_extent_info *info);
+int64_t okv_embedded_list(struct omnikv_client *client, uint32_t states, uint64_t *from,
+			  struct omnikv_extent *exts, uint32_t max);
 
 /* window.c */
 /** The client ends: its spare mappings go. */

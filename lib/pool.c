@@ -196,6 +196,16 @@ void omnikv_extent_io_put(struct omnikv_client *client, const struct omnikv_exte
 		client->pool->provider->io_put(client, exts, count);
 }
 
+int64_t omnikv_extent_list(struct omnikv_client *client, uint32_t states, uint64_t *from,
+			   struct omnikv_extent *exts, uint32_t max)
+{
+	const uint32_t known = 1u << OMNIKV_EXTENT_PRIVATE | 1u << OMNIKV_EXTENT_SEALED | 1u << OMNIKV_EXTENT_META;
+
+	if (!client || !from || !exts || !max || !states || (states & ~known))
+		return -EINVAL;
+	return client->pool->provider->list(client, states, from, exts, max);
+}
+
 int omnikv_extent_query(struct omnikv_client *client, const struct omnikv_extent *ext,
 			struct omnikv_extent_info *info)
 {

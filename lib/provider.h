@@ -86,6 +86,8 @@ struct okv_provider {
 	void (*io_put)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
 	int (*query)(struct omnikv_client *client, const struct omnikv_extent *ext,
 		     struct omnikv_extent_info *info);
+	int64_t (*list)(struct omnikv_client *client, uint32_t states, uint64_t *from,
+			struct omnikv_extent *exts, uint32_t max);
 
 	int (*window_create)(struct omnikv_client *client, uint64_t bytes, uint32_t flags,
 			     struct omnikv_window **window);

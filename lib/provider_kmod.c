@@ -539,6 +539,28 @@ static int kmod_query(struct omnikv_client *base, const struct omnikv_extent *ex
 	return 0;
 }
 
+static int64_t kmod_list(struct omnikv_client *base, uint32_t states, uint64_t *from,
+			 struct omnikv_extent *exts, uint32_t max)
+{
+	struct omnikv_extent_entry entries[64];
+	struct omnikv_ioc_extent_list req = { .pool_fd = kmod_pool(base->pool)->fd, .states = states };
+	uint32_t nr = 0, i;
+	int ret;
+
+	req.entries = (uintptr_t)entries;
+	req.from = *from;
+	while (nr < max && req.from != UINT64_MAX) {
+		req.count = max - nr < 64 ? max - nr : 64;
+		ret = call(kmod_client(base)->dev, OMNIKV_IOC_EXTENT_LIST, &req);
+		if (ret)
+			return ret;
+		for (i = 0; i < req.count; i++)
+			exts[nr++] = entries[i].extent;
+	}
+	*from = req.from;
+	return nr;
+}
+
 /* ---- windows ---------------------------------------------------------------------------- */
 
 static int kmod_window_create(struct omnikv_client *base, uint64_t bytes, uint32_t flags,
@@ -655,6 +677,7 @@ const struct okv_provider okv_provider_kmod = {
 	.io_get		= kmod_io_get,
 	.io_put		= kmod_io_put,
 	.query		= kmod_query,
+	.list		= kmod_list,
 	.window_create	= kmod_window_create,
 	.window_destroy	= kmod_window_destroy,
 	.window_bind	= kmod_window_bind,

@@ -903,6 +903,7 @@ const struct okv_provider okv_provider_embedded = {
 	.io_get		= okv_embedded_io_get,
 	.io_put		= okv_embedded_io_put,
 	.query		= okv_embedded_query,
+	.list		= okv_embedded_list,
 	.window_create	= okv_embedded_window_create,
 	.window_destroy	= okv_embedded_window_destroy,
 	.window_bind	= okv_embedded_window_bind,

@@ -631,6 +631,26 @@ int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_s
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
+/*
+ * What an earlier manager of the pool left SEALED or META is in no index of ours, and nobody could
+ * find it again: it is given up. What others lease or move stays until they are done.
+ */
+static int okv_manager_take_over(struct omnikv_client *client)
+{
+	const uint32_t states = 1u << OMNIKV_EXTENT_SEALED | 1u << OMNIKV_EXTENT_META;
+	struct omnikv_extent extents[256];
+	uint64_t from = 0;
+
+	while (from != UINT64_MAX) {
+		int64_t nr = omnikv_extent_list(client, states, &from, extents, sizeof(extents) / sizeof(extents[0]));
+		int ret = nr > 0 ? omnikv_extent_free(client, extents, nr) : (int)nr;
+
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
 int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
 			  struct omnikv_manager **out, struct omnikv_error *err)
 {
@@ -659,6 +679,9 @@ int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_mana
 	if (ret == -EPERM)
 		return okv_error_set(err, ret, "the client does not manage its pool; open it with OMNIKV_CLIENT_F_MANAGER");
 	if (ret && ret != -ENOSPC)
+		return ret;
+	ret = okv_manager_take_over(client);
+	if (ret)
 		return ret;
 
 	manager = calloc(1, sizeof(*manager));

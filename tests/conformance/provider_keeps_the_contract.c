@@ -667,10 +667,55 @@ static void clients_on_several_threads_never_share_an_extent(void **state)
 	}
 }
 
+/* In order of place, each once, by state and owner, whatever the size of the array. */
+static void lists_name_each_extent_once(void **state)
+{
+	struct fixture *fix = *state;
+	struct omnikv_extent sealed[5], private[3], seen[64];
+	const uint32_t is_private = 1u << OMNIKV_EXTENT_PRIVATE, is_sealed = 1u << OMNIKV_EXTENT_SEALED;
+	uint64_t from;
+	uint32_t max;
+
+	assert_int_equal(omnikv_extent_alloc(fix->engine, 2, 5, NULL, 0, sealed), 0);
+	assert_int_equal(omnikv_extent_seal(fix->engine, sealed, 5), 0);
+	assert_int_equal(omnikv_extent_alloc(fix->engine, 1, 3, NULL, 0, private), 0);
+	for (max = 1; max <= 64; max *= 4) {
+		uint32_t nr_found = 0, i;
+		uint64_t last = 0;
+
+		for (from = 0; from != UINT64_MAX;) {
+			int64_t nr = omnikv_extent_list(fix->manager, is_sealed, &from, seen, max);
+
+			assert_true(nr >= 0 && nr <= max);
+			for (int64_t k = 0; k < nr; k++) {
+				assert_true(seen[k].granule + 1 > last);
+				last = seen[k].granule + 1;
+				for (i = 0; i < 5; i++)
+					nr_found += !memcmp(&sealed[i], &seen[k], sizeof(seen[k]));
+			}
+		}
+		assert_int_equal(nr_found, 5);
+	}
+	from = 0;
+	assert_int_equal(omnikv_extent_list(fix->engine, is_private, &from, seen, 64), 3);
+	from = 0;
+	assert_int_equal(omnikv_extent_list(fix->other, is_private, &from, seen, 64), 0);
+	from = 0;
+	assert_int_equal(omnikv_extent_list(fix->engine, is_sealed, &from, seen, 64), -EPERM);
+	assert_int_equal(omnikv_extent_list(fix->engine, is_private | is_sealed, &from, seen, 64), -EPERM);
+	assert_int_equal(omnikv_extent_list(fix->manager, 0, &from, seen, 64), -EINVAL);
+	assert_int_equal(omnikv_extent_list(fix->manager, 1u << OMNIKV_EXTENT_FREE, &from, seen, 64), -EINVAL);
+	assert_int_equal(omnikv_extent_list(fix->manager, is_sealed, &from, seen, 0), -EINVAL);
+	from = UINT64_MAX;
+	assert_int_equal(omnikv_extent_list(fix->manager, is_sealed, &from, seen, 64), 0);
+	assert_int_equal(omnikv_extent_free(fix->manager, sealed, 5), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+		TEST(lists_name_each_extent_once),
 		TEST(figures_add_up),
 		TEST(new_extents_are_zeroed),
 		TEST(extents_do_not_overlap_and_follow_one_another),

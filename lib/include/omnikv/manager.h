@@ -31,6 +31,9 @@ struct omnikv_manager_config {
 /**
  * @client must be the pool's manager (OMNIKV_CLIENT_F_MANAGER; -EPERM else) and outlive the manager; all
  * sequences' memory is its own. -EINVAL: unknown policy, named in @err.
+ *
+ * The index is in memory, so a new manager begins empty: what an earlier one left SEALED or META in the
+ * pool is freed.
  */
 OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
 				     struct omnikv_manager **manager, struct omnikv_error *err);

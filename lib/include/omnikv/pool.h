@@ -203,6 +203,20 @@ struct omnikv_extent_info {
 OMNIKV_API int omnikv_extent_query(struct omnikv_client *client, const struct omnikv_extent *ext,
 				   struct omnikv_extent_info *info);
 
+/**
+ * omnikv_extent_list() - extents in order of their place
+ * @states: bit per OMNIKV_EXTENT_* state. PRIVATE lists the client's own; SEALED and META are the
+ *          manager's to list (-EPERM)
+ * @from:   first granule to look at; moved behind the last one listed, UINT64_MAX at the end
+ * @exts:   [max] results
+ *
+ * Extents may come and go between calls; each one that stays is listed once.
+ *
+ * Return: how many were written, or -EINVAL (no or another state, @max 0), -EPERM.
+ */
+OMNIKV_API int64_t omnikv_extent_list(struct omnikv_client *client, uint32_t states, uint64_t *from,
+				      struct omnikv_extent *exts, uint32_t max);
+
 #ifdef __cplusplus
 }
 #endif
