@@ -13,6 +13,7 @@
 #include "cmd.h"
 
 static const struct okv_cmd okv_cmds[] = {
+	{ "bench",	"measure this machine beside its limits and what others do",			okv_cmd_bench },
 	{ "plan",	"show how a model's KV is cut into blocks",					okv_cmd_plan },
 	{ "pool",	"make, list, show and end pools of the kernel module",				okv_cmd_pool },
 	{ "replay",	"play request traces through the whole system and check every byte",	okv_cmd_replay },
