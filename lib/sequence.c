@@ -15,6 +15,7 @@
 #include "block.h"
 #include "failpoint.h"
 #include "manager/space.h"
+#include "manager/tier.h"
 
 /* Extents of a request that need no memory of their own. */
 #define OKV_APPEND_EXTENTS	256u
@@ -84,6 +85,7 @@ int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, s
 {
 	uint32_t few_entries[256], *entries = few_entries;
 	uint32_t block_tokens, tail_tokens;
+	struct okv_promoted promoted;
 	struct okv_index_hit hit;
 	struct okv_visit visit;
 	struct omnikv_seq *seq;
@@ -95,10 +97,12 @@ int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, s
 	if (!seq)
 		return -ENOMEM;
 	block_tokens = space->plan->plan.block_tokens;
+	okv_tier_promote(space, keys, nr_keys, tail, &promoted);
 
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
 	ret = okv_match_locked(space, keys, nr_keys, tail, &seq->pin, &hit, &tail_tokens);
+	seq->nvme_blocks = okv_tier_settle(&visit, &promoted, ret ? 0 : hit.nr_blocks);
 	if (ret)
 		goto err_free;
 	okv_seq_link_locked(seq);
@@ -164,6 +168,11 @@ struct omnikv_space *omnikv_seq_space(const struct omnikv_seq *seq)
 uint64_t omnikv_seq_tokens(const struct omnikv_seq *seq)
 {
 	return seq->nr_tokens;
+}
+
+uint64_t omnikv_seq_nvme_blocks(const struct omnikv_seq *seq)
+{
+	return seq->nvme_blocks;
 }
 
 uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq)
@@ -276,7 +285,7 @@ int okv_seq_own_block(struct omnikv_seq *seq, uint64_t block_idx)
 	}
 	ret = -OKV_FAILPOINT("sequence.own_block");
 	if (!ret)
-		ret = okv_manager_alloc(&visit, wants, nr_wants);
+		ret = okv_tier_alloc(&visit, wants, nr_wants, 1);
 	if (ret) {
 		okv_pin_drop(&parent);
 		goto out;
@@ -490,7 +499,7 @@ int omnikv_seq_append(struct omnikv_seq *seq, uint64_t nr_tokens)
 	if (!ret)
 		ret = -OKV_FAILPOINT("sequence.append");
 	if (!ret && growth.nr_wants)
-		ret = okv_manager_alloc(&visit, growth.wants, growth.nr_wants);
+		ret = okv_tier_alloc(&visit, growth.wants, growth.nr_wants, nr);
 	if (ret)
 		goto out;
 	/* After a truncation the block's state stands behind the tokens that are left. */

@@ -22,6 +22,7 @@
  * @nr_cached:   blocks; the last of them may be a partial tail, or a block of which only some rows still count
  * @last_cached_tokens: tokens of the last cached block, as it was committed
  * @pin:         on the entry of block nr_cached - 1; active when there is one
+ * @nvme_blocks: blocks that were brought back from NVMe to open it
  * @lost_from:   a store from this token on failed; UINT64_MAX: none
  * @state_last, @state_before: blocks that got a state extent by the last append and by the one before
  */
@@ -33,6 +34,7 @@ struct omnikv_seq {
 	uint64_t		nr_cached;
 	uint32_t		last_cached_tokens;
 	struct okv_pin		pin;
+	uint64_t		nvme_blocks;
 	uint64_t		lost_from;
 	uint64_t		state_last;
 	uint64_t		state_before;

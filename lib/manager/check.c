@@ -153,7 +153,7 @@ static int okv_check_locked(struct omnikv_manager *manager, struct omnikv_error 
 	uint64_t nr_privates = 0, nr_granules = 0, nr_slots = 0, used;
 	int ret = 0;
 
-	used = manager->private_granules;
+	used = manager->private_granules + manager->tier_granules;
 	for (struct okv_shelf *shelf = manager->shelves; shelf && !ret; shelf = shelf->next) {
 		ret = okv_check_shelf(manager, shelf, err);
 		used += shelf->nr_granules;

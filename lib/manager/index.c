@@ -1309,14 +1309,27 @@ static uint32_t fetch_victims(const struct okv_index *ix, uint32_t id)
 	return id;
 }
 
-static void victim_set(struct okv_index_victim *v, const struct entry *e)
+static void victim_set(const struct okv_index *ix, uint32_t id, struct okv_index_victim *v)
 {
+	const struct entry *e = entry_of(ix, id);
+	const struct record *rec = record_of(ix, id);
+
 	memcpy(v->key.bytes, e->key, sizeof(e->key));
 	v->key.len = e->key_len;
 	v->ns = e->ns;
 	v->position = e->position;
 	v->nr_tokens = e->nr_tokens;
 	v->heat = e->heat;
+	v->is_dropped = e->flags & ENTRY_F_DROPPED;
+	memset(&v->parent, 0, sizeof(v->parent));
+	if (e->parent != OKV_ENTRY_NONE) {
+		const struct entry *up = entry_of(ix, e->parent);
+
+		memcpy(v->parent.bytes, up->key, sizeof(up->key));
+		v->parent.len = up->key_len;
+	}
+	for (uint32_t g = 0; g < ix->nr_groups; g++)
+		v->crc32c[g] = rec->groups[g].crc32c;
 }
 
 size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *extents,
@@ -1350,7 +1363,7 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 				nr_ahead += PROBES;
 			}
 			if (victims)
-				victim_set(&victims[done], e);
+				victim_set(ix, id, &victims[done]);
 			parent = e->parent;
 			remove_leaf(ix, id, extents + done * ix->nr_groups);
 			done++;

@@ -227,13 +227,20 @@ int okv_index_pin(struct okv_index *ix, uint32_t id);
 /** @id has a pin. Not a use: the place in the order is that of the last touch. */
 void okv_index_unpin(struct okv_index *ix, uint32_t id);
 
-/** What left. Its extents are handed over separately. */
+/**
+ * struct okv_index_victim - what left; its extents are handed over separately
+ * @parent: key of the block before it; len 0: none
+ * @crc32c: [nr_groups]
+ */
 struct okv_index_victim {
 	struct omnikv_key	key;
+	struct omnikv_key	parent;
 	uint32_t		ns;
 	uint32_t		position;
 	uint32_t		nr_tokens;
 	uint32_t		heat;
+	bool			is_dropped;
+	uint32_t		crc32c[OKV_INDEX_GROUPS_MAX];
 };
 
 /**

@@ -14,6 +14,7 @@
 
 #include "error.h"
 #include "manager/space.h"
+#include "manager/tier.h"
 #include "option.h"
 #include "provider.h"
 #include "sequence.h"
@@ -196,7 +197,7 @@ static uint64_t okv_cached_granules(const struct omnikv_manager *manager)
 
 static uint64_t okv_used_granules(const struct omnikv_manager *manager)
 {
-	return manager->private_granules + okv_cached_granules(manager);
+	return manager->private_granules + okv_cached_granules(manager) + manager->tier_granules;
 }
 
 static uint64_t okv_entry_granules(const struct okv_shelf *shelf, uint32_t id)
@@ -252,7 +253,7 @@ static int okv_protected(const struct omnikv_manager *manager, uint64_t *nr_bloc
  * Would evicting everything that nothing protects make room for @nr_granules? The bound by
  * counting paths is tried first; only where it does not settle the matter are they walked.
  */
-static bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
 {
 	uint64_t free_granules = okv_pool_free_granules(manager->pool);
 	uint64_t cached = okv_cached_granules(manager);
@@ -273,7 +274,7 @@ static bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granul
 /* ---- allocation and eviction ---------------------------------------------------------------- */
 
 /* The shelf that is to give: the one that holds most, of those not in @done. */
-static struct okv_shelf *okv_evict_shelf(const struct omnikv_manager *manager, uint64_t done)
+struct okv_shelf *okv_evict_shelf(const struct omnikv_manager *manager, uint64_t done)
 {
 	struct okv_shelf *most = NULL;
 	uint32_t i = 0;
@@ -321,6 +322,16 @@ static uint64_t okv_evict(struct okv_visit *visit, uint64_t nr_granules, uint64_
 	return nr_blocks;
 }
 
+/* In an allocation that cannot wait for the disk: with a spill store these are lost to it. */
+static void okv_evict_lost(struct okv_visit *visit, uint64_t nr_granules, uint64_t *nr_freed)
+{
+	uint64_t nr_blocks = okv_evict(visit, nr_granules, nr_freed);
+
+	visit->manager->stats.blocks_evicted += nr_blocks;
+	if (visit->manager->tier)
+		visit->manager->stats.blocks_lost += nr_blocks;
+}
+
 static void okv_wants_undo(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants)
 {
 	for (uint32_t i = 0; i < nr_wants; i++)
@@ -363,7 +374,10 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
 	if (need > free_granules) {
 		if (!okv_can_make_room(manager, need))
 			goto err;
-		manager->stats.blocks_evicted += okv_evict(visit, need - free_granules, NULL);
+		ret = -EAGAIN;
+		if (visit->is_saving)
+			goto err;
+		okv_evict_lost(visit, need - free_granules, NULL);
 	}
 	/*
 	 * What is free may be in the wrong places, or (a transfer is still on it) not free yet:
@@ -376,10 +390,12 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
 
 		if (nr_met == nr_wants)
 			break;
+		if (ret == -ENOSPC && visit->is_saving)
+			ret = -EAGAIN;
 		if (ret != -ENOSPC)
 			goto err;
 		step = step ? 2 * step : wants[nr_met].nr_granules;
-		manager->stats.blocks_evicted += okv_evict(visit, step < need ? step : need, &freed);
+		okv_evict_lost(visit, step < need ? step : need, &freed);
 		if (!freed)
 			goto err;
 	}
@@ -495,6 +511,7 @@ int64_t omnikv_lookup(struct omnikv_space *space, const struct omnikv_key *keys,
 int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		 const struct omnikv_key *tail, struct omnikv_match **out)
 {
+	struct okv_promoted promoted;
 	struct omnikv_match *match;
 	struct okv_index_hit hit;
 	struct okv_visit visit;
@@ -505,11 +522,13 @@ int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size
 	match = calloc(1, sizeof(*match));
 	if (!match)
 		return -ENOMEM;
+	okv_tier_promote(space, keys, nr_keys, tail, &promoted);
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
 	ret = okv_match_locked(space, keys, nr_keys, tail, &match->pin, &hit, &match->tail_tokens);
 	if (!ret)
 		okv_space_get_locked(space);
+	okv_tier_settle(&visit, &promoted, ret ? 0 : hit.nr_blocks);
 	okv_visit_leave(&visit);
 	if (ret) {
 		free(match);
@@ -693,6 +712,14 @@ int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_mana
 		return ret;
 	}
 	manager->client = client;
+	if (full.spill) {
+		ret = okv_tier_create(full.spill, full.spill_admit, &manager->tier);
+		if (ret) {
+			pthread_mutex_destroy(&manager->lock);
+			free(manager);
+			return okv_error_set(err, ret, "spill_admit: %u is unknown", full.spill_admit);
+		}
+	}
 	manager->pool = omnikv_client_pool(client);
 	manager->base = omnikv_pool_base(manager->pool);
 	manager->granule_bytes = info.granule_bytes;
@@ -713,6 +740,7 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 		return;
 	assert(manager->seqs.next == &manager->seqs);
 	omnikv_manager_reset(manager);
+	okv_tier_destroy(manager);
 	okv_space_fini(manager);
 	while ((shelf = manager->shelves)) {
 		assert(shelf->pins.next == &shelf->pins);

@@ -10,7 +10,7 @@
  *
  *	private  = sum over private blocks of sequences, each once
  *	cached   = sum over entries of all shelves
- *	used     = private + cached
+ *	used     = private + cached + tier
  *	pool's PRIVATE and SEALED = used, where this is the pool's only client
  *	pins of an index = pins in its shelf's list
  *
@@ -98,6 +98,8 @@ struct okv_seq_link {
 	struct okv_seq_link	*next;
 };
 
+struct okv_tier;
+
 struct omnikv_manager {
 	/* fixed after creation */
 	struct omnikv_client	*client;
@@ -107,8 +109,11 @@ struct omnikv_manager {
 	uint64_t		nr_granules;
 	uint32_t		hash_bits;	/* tests: see struct okv_index_config */
 
+	struct okv_tier		*tier;		/* NULL: no spill store */
+
 	pthread_mutex_t		lock;
 	/* guarded by @lock */
+	uint64_t		tier_granules;	/* on their way to or from the spill store */
 	struct okv_shelf	*shelves;
 	struct okv_space_plan	*plans;
 	struct omnikv_space	*spaces[OKV_SPACE_BUCKETS];
@@ -135,6 +140,7 @@ struct omnikv_manager {
 struct okv_visit {
 	struct omnikv_manager	*manager;
 	bool			is_inside;
+	bool			is_saving;	/* nothing is evicted that was not written: -EAGAIN instead */
 	uint32_t		nr_extents;
 	struct omnikv_extent	extents[OKV_VISIT_EXTENTS];
 };
@@ -143,6 +149,7 @@ static inline void okv_visit_init(struct okv_visit *visit, struct omnikv_manager
 {
 	visit->manager = manager;
 	visit->is_inside = false;
+	visit->is_saving = false;
 	visit->nr_extents = 0;
 }
 
@@ -192,9 +199,14 @@ struct okv_want {
  *
  * Refuses before it evicts when even evicting everything would not do.
  *
- * Return: 0; -ENOSPC with each @out cleared.
+ * Return: 0; -ENOSPC, or -EAGAIN (see struct okv_visit), with each @out cleared.
  */
 int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants);
+
+/** Would evicting everything that nothing protects make room for so many? */
+bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
+/** The shelf that is to give, of those whose bit in @done is not set; NULL: none. */
+struct okv_shelf *okv_evict_shelf(const struct omnikv_manager *manager, uint64_t done);
 
 /** Granules that a block takes; of state groups only where @with_state. */
 uint64_t okv_plan_granules(const struct omnikv_plan *plan, bool with_state);

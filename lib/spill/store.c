@@ -1108,6 +1108,7 @@ int okv_store_open(struct okv_disk *disk, const struct okv_store_config *config,
 	ret = okv_store_recover(store);
 	if (ret)
 		goto err_free;
+	store->first_generation = store->next_generation;
 	store->stats.recovered_records = store->catalog.nr_live - store->catalog.nr_shadowed;
 	if (!config->is_read_only) {
 		write_owner(store);

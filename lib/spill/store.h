@@ -114,6 +114,7 @@ struct okv_store {
 	struct okv_spill_super	super;
 	uint32_t		nr_segments;
 	uint64_t		nonce;
+	uint64_t		first_generation;	/* what is older was there when it was opened */
 
 	/* under io_lock */
 	pthread_mutex_t		io_lock;

@@ -34,6 +34,9 @@ struct kv_world {
 
 /** @nr_blocks: of full blocks of @shape, states included, that the pool has room for. Asserts. */
 void kv_world_open(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks);
+/** The same on a spill store (NULL: none), with @admit of enum omnikv_spill_admit. */
+void kv_world_open_spill(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
+			 struct omnikv_spill *spill, uint32_t admit);
 /** Checks all invariants, closes, and checks that the pool has everything back. Sequences are closed. */
 void kv_world_close(struct kv_world *world);
 void kv_world_check(struct kv_world *world);

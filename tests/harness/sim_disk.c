@@ -76,6 +76,8 @@ static int sim_run(struct okv_disk *disk, struct okv_disk_io *ios, uint32_t nr, 
 
 	(void)deadline_ns;
 	sim->now_ns += 1000;
+	if (sim->stick_nth && !--sim->stick_nth)
+		sim->is_stuck = true;
 	if (sim->is_stuck)
 		return -ETIME;
 	for (uint32_t i = 0; i < nr; i++) {

@@ -25,7 +25,8 @@ struct sim_entry {
  * @fail_nth:  the so-manieth call (from 1) that fails; 0: none
  * @fail_times: how many in a row do; UINT32_MAX: for ever
  * @nr_calls:  of run's requests, sync and reserve
- * @is_silent: writes are dropped without an error
+ * @is_stuck:  the requests under way do not come back
+ * @stick_nth: the so-manieth list of requests (from 1) does not come back in time; 0: none
  */
 struct sim_disk {
 	struct okv_disk		disk;
@@ -49,6 +50,7 @@ struct sim_disk {
 	uint64_t		nr_calls;
 	uint64_t		now_ns;
 	bool			is_stuck;
+	uint64_t		stick_nth;
 };
 
 void sim_disk_init(struct sim_disk *sim, uint64_t bytes);

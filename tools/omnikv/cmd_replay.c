@@ -28,7 +28,7 @@ enum {
 	OPT_TRACE = 't', OPT_MODEL = 'm', OPT_POOL = 'p', OPT_JSON = 'j',
 	OPT_FORMAT = 256, OPT_WORKLOAD, OPT_SEED, OPT_REQUESTS, OPT_STRICT, OPT_BLOCK_TOKENS, OPT_SCALE, OPT_TENANT,
 	OPT_NUMA, OPT_EVICTION, OPT_FAST, OPT_DEVICE, OPT_GPU, OPT_CONCURRENCY, OPT_SLOTS, OPT_SLOT_TOKENS, OPT_HBM,
-	OPT_VERIFY, OPT_SHUFFLE, OPT_INJECT,
+	OPT_VERIFY, OPT_SHUFFLE, OPT_INJECT, OPT_SPILL, OPT_SPILL_SIZE, OPT_SPILL_ADMIT,
 };
 
 static const struct argp_option okv_options[] = {
@@ -54,6 +54,10 @@ static const struct argp_option okv_options[] = {
 	{ "pool", OPT_POOL, "SPEC", 0, "SIZE, embedded:SIZE[:FILE] or kmod:NAME (default 1G)", 3 },
 	{ "numa", OPT_NUMA, "POLICY", 0, "bind:NODES, interleave:NODES or prefer:NODE", 3 },
 	{ "eviction", OPT_EVICTION, "NAME", 0, "Policy (default lru)", 3 },
+
+	{ "spill", OPT_SPILL, "PATH", 0, "Where blocks go that leave memory: a directory, a file or a block device", 3 },
+	{ "spill-size", OPT_SPILL_SIZE, "SIZE", 0, "Most that this takes on disk; needed where there is no store yet", 3 },
+	{ "spill-admit", OPT_SPILL_ADMIT, "WHICH", 0, "all (default), or second: not what was used only once", 3 },
 
 	{ .doc = "The device:", .group = 4 },
 	{ "device", OPT_DEVICE, "NAME", 0, "sim (default) or host; host has no clock of its own and needs "
@@ -85,6 +89,10 @@ struct okv_replay_args {
 	const char		*pool_spec;
 	const char		*numa;
 	const char		*inject;
+	const char		*spill_path;
+	const char		*spill_admit;
+	uint64_t		spill_bytes;
+	struct omnikv_spill_stats spill;
 	uint64_t		nr_requests;	/* 0: all */
 	uint32_t		block_tokens;
 	uint32_t		scale;
@@ -192,6 +200,21 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		args->inject = arg;
 		okv_parse_inject(config, arg);
 		break;
+	case OPT_SPILL:
+		args->spill_path = arg;
+		break;
+	case OPT_SPILL_SIZE:
+		args->spill_bytes = okv_size("--spill-size", arg);
+		break;
+	case OPT_SPILL_ADMIT:
+		args->spill_admit = arg;
+		if (!strcmp(arg, "second"))
+			config->spill_admit = OMNIKV_SPILL_ADMIT_SECOND;
+		else if (!strcmp(arg, "all"))
+			config->spill_admit = OMNIKV_SPILL_ADMIT_ALL;
+		else
+			okv_usage("--spill-admit: '%s' is neither all nor second", arg);
+		break;
 	case OPT_JSON:
 		args->is_json = true;
 		break;
@@ -221,6 +244,8 @@ static void okv_check_usage(const struct okv_replay_args *args)
 		okv_usage("nothing to play; give --trace FILE or --workload NAME (%s)", okv_workload_names());
 	if (args->nr_traces && args->workload)
 		okv_usage("--trace and --workload exclude each other; give one of them");
+	if ((args->spill_bytes || args->spill_admit) && !args->spill_path)
+		okv_usage("--spill-size and --spill-admit need --spill PATH");
 	if (!strcmp(config->device, "host")) {
 		if (config->is_by_arrival)
 			okv_usage("--device host has no clock to wait on; give --as-fast-as-possible too, or --device sim");
@@ -423,6 +448,37 @@ static int okv_open_pool(struct okv_replay_args *args, const struct omnikv_plan 
 	return OKV_EXIT_DONE;
 }
 
+/* ---- the spill store ------------------------------------------------------------------------ */
+
+static void okv_spill_notice(void *opaque, const char *line)
+{
+	(void)opaque;
+	okv_note("%s", line);
+}
+
+static int okv_open_spill(struct okv_replay_args *args, struct omnikv_pool *pool)
+{
+	struct omnikv_spill_config config = {
+		.size		= sizeof(config),
+		.capacity_bytes	= args->spill_bytes,
+		.owner		= "omnikv replay",
+		.pool		= pool,
+		.notice		= okv_spill_notice,
+	};
+	struct omnikv_error err = { "" };
+	int ret;
+
+	if (!args->spill_path)
+		return OKV_EXIT_DONE;
+	ret = omnikv_spill_open(args->spill_path, &config, &args->replay.spill, &err);
+	if (ret == -EINVAL)
+		okv_usage("--spill: %s%s", err.text[0] ? err.text : args->spill_path,
+			  args->spill_bytes ? "" : "; give --spill-size");
+	if (ret)
+		return okv_fail("--spill: %s", err.text[0] ? err.text : strerror(-ret));
+	return OKV_EXIT_DONE;
+}
+
 /* ---- results -------------------------------------------------------------------------------- */
 
 static double okv_ratio(uint64_t part, uint64_t whole)
@@ -515,6 +571,38 @@ static json_t *okv_config_json(const struct okv_replay_args *args, const struct 
 	return object;
 }
 
+static json_t *okv_spill_json(const struct okv_replay_args *args, const struct okv_replay_result *res)
+{
+	const struct omnikv_spill_stats *stats = &args->spill;
+	json_t *object = json_object();
+
+	okv_set_text(object, "path", args->spill_path);
+	okv_set_text(object, "admit", args->spill_admit ? args->spill_admit : "all");
+	okv_set(object, "capacity_bytes", stats->capacity_bytes);
+	okv_set(object, "segment_bytes", stats->segment_bytes);
+	okv_set(object, "records", stats->nr_records);
+	json_object_set_new(object, "direct_io", json_boolean(stats->is_direct));
+	json_object_set_new(object, "io_uring", json_boolean(stats->is_uring));
+	json_object_set_new(object, "registered_memory", json_boolean(stats->is_registered));
+	okv_set(object, "queue_depth", stats->queue_depth);
+	okv_set_real(object, "open_s", stats->open_s);
+	okv_set(object, "recovered_blocks", stats->recovered_records);
+	okv_set(object, "recovered_hits", res->manager.blocks_hit_recovered);
+	okv_set(object, "lost_segments", stats->lost_segments);
+	okv_set(object, "blocks_spilled", res->manager.blocks_spilled);
+	okv_set(object, "blocks_fetched", res->manager.blocks_fetched);
+	okv_set(object, "blocks_not_admitted", res->manager.blocks_not_admitted);
+	okv_set(object, "blocks_lost", res->manager.blocks_lost);
+	okv_set(object, "blocks_bad", res->manager.blocks_bad);
+	okv_set(object, "blocks_flushed", res->blocks_flushed);
+	okv_set(object, "blocks_moved", stats->moved_records);
+	okv_set(object, "segments_reclaimed", stats->reclaimed_segments);
+	okv_set_real(object, "written_over_stored", okv_ratio(stats->write_bytes, stats->stored_bytes));
+	okv_set(object, "errors", stats->nr_errors);
+	okv_set(object, "timeouts", stats->nr_timeouts);
+	return object;
+}
+
 static void okv_print_json(const struct okv_replay_args *args, const struct okv_trace *trace,
 			   const struct omnikv_plan *plan, const struct okv_replay_result *res)
 {
@@ -530,16 +618,17 @@ static void okv_print_json(const struct okv_replay_args *args, const struct okv_
 	okv_set(root, "tokens_missed", res->prompt_tokens - res->tokens_hit);
 	okv_set(root, "blocks_referenced", res->blocks_referenced);
 	okv_set(root, "blocks_hit", res->blocks_hit);
-	okv_set(root, "blocks_hit_dram", res->blocks_hit);
-	okv_set(root, "blocks_hit_nvme", 0);
+	okv_set(root, "blocks_hit_dram", res->blocks_hit - res->blocks_hit_nvme);
+	okv_set(root, "blocks_hit_nvme", res->blocks_hit_nvme);
+	okv_set(root, "blocks_hit_recovered", res->manager.blocks_hit_recovered);
 	okv_set(root, "blocks_missed", res->blocks_referenced - res->blocks_hit);
 	okv_set_real(root, "hit_ratio", okv_ratio(res->blocks_hit, res->blocks_referenced));
-	okv_set_real(root, "hit_ratio_dram", okv_ratio(res->blocks_hit, res->blocks_referenced));
-	okv_set_real(root, "hit_ratio_nvme", 0);
+	okv_set_real(root, "hit_ratio_dram", okv_ratio(res->blocks_hit - res->blocks_hit_nvme, res->blocks_referenced));
+	okv_set_real(root, "hit_ratio_nvme", okv_ratio(res->blocks_hit_nvme, res->blocks_referenced));
 	okv_set(root, "bytes_h2d", res->device.h2d_bytes);
 	okv_set(root, "bytes_d2h", res->device.d2h_bytes);
-	okv_set(root, "bytes_spilled", 0);
-	okv_set(root, "bytes_fetched", 0);
+	okv_set(root, "bytes_spilled", res->manager.bytes_spilled);
+	okv_set(root, "bytes_fetched", res->manager.bytes_fetched);
 	okv_set(root, "loads_verified", res->loads_verified);
 	okv_set(root, "bytes_verified", res->bytes_verified);
 	okv_set(root, "wrong_bytes", res->wrong_bytes);
@@ -557,7 +646,9 @@ static void okv_print_json(const struct okv_replay_args *args, const struct okv_
 	okv_set_real(root, "device_s", (double)res->device.clock_ns / 1e9);
 	okv_set(root, "peak_hbm_bytes", res->device.hbm_peak_bytes);
 	okv_set(root, "peak_dram_bytes", res->manager.peak_used_bytes);
-	okv_set(root, "peak_nvme_bytes", 0);
+	okv_set(root, "peak_nvme_bytes", args->spill.peak_bytes);
+	if (args->spill_path)
+		json_object_set_new(root, "spill", okv_spill_json(args, res));
 	okv_set_real(root, "allocated_over_needed", omnikv_plan_overhead(plan));
 	okv_set(root, "tail_blocks_committed", res->tail_blocks_committed);
 	okv_set_real(root, "tail_allocated_over_needed", okv_ratio(res->tail_allocated_bytes, res->tail_needed_bytes));
@@ -575,6 +666,28 @@ static void okv_print_json(const struct okv_replay_args *args, const struct okv_
 	json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
 	putchar('\n');
 	json_decref(root);
+}
+
+static void okv_print_spill(const struct okv_replay_args *args, const struct okv_replay_result *res)
+{
+	const struct omnikv_spill_stats *stats = &args->spill;
+	char a[24], b[24];
+
+	if (!args->spill_path)
+		return;
+	printf("spill       %s: %s written, %s fetched, %s at most in use; %s\n", args->spill_path,
+	       okv_bytes_text(res->manager.bytes_spilled, a), okv_bytes_text(res->manager.bytes_fetched, b),
+	       okv_bytes_text(stats->peak_bytes, (char[24]){ 0 }), stats->is_direct ? "direct I/O" : "page cache");
+	printf("tiers       %llu blocks hit in memory, %llu on NVMe", (unsigned long long)(res->blocks_hit - res->blocks_hit_nvme),
+	       (unsigned long long)res->blocks_hit_nvme);
+	if (stats->recovered_records)
+		printf(" (%llu of an earlier run, which left %llu)", (unsigned long long)res->manager.blocks_hit_recovered,
+		       (unsigned long long)stats->recovered_records);
+	printf("\n");
+	if (res->manager.blocks_lost || res->manager.blocks_bad || stats->lost_segments)
+		printf("lost        %llu blocks could not be stored, %llu were damaged, %llu segments could not be read\n",
+		       (unsigned long long)res->manager.blocks_lost, (unsigned long long)res->manager.blocks_bad,
+		       (unsigned long long)stats->lost_segments);
 }
 
 static void okv_print_summary(const struct okv_replay_args *args, const struct okv_trace *trace,
@@ -619,6 +732,7 @@ static void okv_print_summary(const struct okv_replay_args *args, const struct o
 	printf("cache       %llu blocks committed, %llu evicted, %s at most in use, runs of %.1f blocks\n",
 	       (unsigned long long)res->blocks_committed, (unsigned long long)res->manager.blocks_evicted,
 	       okv_bytes_text(res->manager.peak_used_bytes, a), res->manager.mean_run_blocks);
+	okv_print_spill(args, res);
 	printf("moved       %s to the device, %s back, in %llu steps\n", okv_bytes_text(res->device.h2d_bytes, a),
 	       okv_bytes_text(res->device.d2h_bytes, b), (unsigned long long)res->nr_steps);
 	printf("device time %s computing, %s waiting for transfers\n", okv_ns_text(res->device.compute_ns, a),
@@ -723,6 +837,10 @@ int okv_cmd_replay(int argc, char **argv)
 	if (status)
 		goto out;
 
+	status = okv_open_spill(&args, pool);
+	if (status)
+		goto out;
+
 	okv_progress_init(&running.progress, "replay");
 	args.replay.trace = &trace;
 	args.replay.plan = plan;
@@ -733,6 +851,9 @@ int okv_cmd_replay(int argc, char **argv)
 		args.replay.concurrency = 1;
 	ret = okv_replay_run(&args.replay, &result, &err);
 	okv_progress_fini(&running.progress);
+	args.spill.size = sizeof(args.spill);
+	if (args.replay.spill)
+		omnikv_spill_stats(args.replay.spill, &args.spill);
 	if (ret) {
 		status = okv_fail("%s", err.text);
 		if (ret == -EINVAL)
@@ -748,6 +869,7 @@ int okv_cmd_replay(int argc, char **argv)
 	if (okv_verdict(&args, &result))
 		status = OKV_EXIT_FAILED;
 out:
+	omnikv_spill_close(args.replay.spill);
 	if (pool)
 		omnikv_pool_close(pool);
 	okv_trace_fini(&trace);

@@ -395,7 +395,7 @@ static int okv_admit(struct okv_replay *rp, const struct okv_request *req)
 	struct okv_flight *flight = &rp->flights[rp->nr_flights];
 	const struct okv_trace *trace = rp->config->trace;
 	struct okv_replay_result *res = rp->result;
-	uint64_t nr_lookup = req->lookup_tokens / trace->block_tokens, begin_ns, blocks_hit, b;
+	uint64_t nr_lookup = req->lookup_tokens / trace->block_tokens, begin_ns, blocks_hit, nvme_blocks, b;
 	uint32_t tail_tokens = req->lookup_tokens % trace->block_tokens;
 	struct omnikv_key tail;
 	bool has_tail;
@@ -439,9 +439,13 @@ static int okv_admit(struct okv_replay *rp, const struct okv_request *req)
 		if (ret)
 			return ret;
 	}
+	nvme_blocks = omnikv_seq_nvme_blocks(flight->seq);
+	if (nvme_blocks > blocks_hit)
+		nvme_blocks = blocks_hit;
 	rp->blocks_seen += blocks_hit;
 	res->tokens_hit += flight->hist;
 	res->blocks_hit += blocks_hit;
+	res->blocks_hit_nvme += nvme_blocks;
 	return 1;
 }
 
@@ -557,7 +561,12 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 	const struct okv_trace *trace = config->trace;
 	const struct omnikv_layout *layout = &rp->plan->layout;
 	uint32_t nr_layers = layout->nr_layers;
-	struct omnikv_manager_config mc = { .size = sizeof(mc), .eviction = config->eviction };
+	struct omnikv_manager_config mc = {
+		.size		= sizeof(mc),
+		.eviction	= config->eviction,
+		.spill		= config->spill,
+		.spill_admit	= config->spill_admit,
+	};
 	struct omnikv_namespace ns = {
 		.size		= sizeof(ns),
 		.tenant		= config->tenant,
@@ -666,6 +675,9 @@ static void okv_close(struct okv_replay *rp, struct okv_replay_result *res)
 		res->manager.size = sizeof(res->manager);
 		omnikv_manager_stats(rp->manager, &res->manager);
 		res->leaked_leases = res->manager.nr_leased_blocks;
+		/* What is in memory still is there for the next run. */
+		if (rp->config->spill)
+			res->blocks_flushed = omnikv_manager_flush(rp->manager);
 		omnikv_manager_destroy(rp->manager);
 	}
 	if (rp->client)

@@ -45,6 +45,8 @@ struct okv_replay_config {
 	const struct okv_gpu		*gpu;
 	const char			*tenant;
 	const char			*eviction;
+	struct omnikv_spill		*spill;		/* NULL: none */
+	uint32_t			spill_admit;
 	const char			*device;
 	bool				is_by_arrival;
 	bool				is_verified;
@@ -75,6 +77,8 @@ struct okv_replay_result {
 	uint64_t	tokens_hit;
 	uint64_t	blocks_referenced;
 	uint64_t	blocks_hit;
+	uint64_t	blocks_hit_nvme;	/* of these, brought back for the request that counts them */
+	uint64_t	blocks_flushed;		/* written to the spill store after the last request */
 	uint64_t	blocks_committed;
 	uint64_t	tail_blocks_committed;
 	uint64_t	tail_needed_bytes;

@@ -18,14 +18,26 @@ extern "C" {
 struct omnikv_manager;
 struct omnikv_space;	/* one namespace of a manager */
 struct omnikv_match;	/* a hit with its leases */
+struct omnikv_spill;	/* see omnikv/spill.h */
+
+/** Which blocks that leave memory go to the spill store. */
+enum omnikv_spill_admit {
+	OMNIKV_SPILL_ADMIT_ALL,
+	OMNIKV_SPILL_ADMIT_SECOND,	/* not one that was used only once */
+};
 
 /**
  * struct omnikv_manager_config
- * @eviction: "lru"; NULL is "lru"
+ * @eviction:    "lru"; NULL is "lru"
+ * @spill:       where blocks go that leave memory, and come back from; outlives the manager. NULL: nowhere
+ * @spill_admit: enum omnikv_spill_admit
  */
 struct omnikv_manager_config {
-	size_t		size;
-	const char	*eviction;
+	size_t			size;
+	const char		*eviction;
+	struct omnikv_spill	*spill;
+	uint32_t		spill_admit;
+	uint32_t		reserved;
 };
 
 /**
@@ -96,7 +108,12 @@ OMNIKV_API void omnikv_match_put(struct omnikv_match *match);
  */
 OMNIKV_API int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens);
 
-/** Drop every block that nothing leases, and give its memory back. Returns how many. */
+/**
+ * Write every block that nothing leases to the spill store, as admitted, and give its memory back: before a
+ * restart, so that the next manager finds them. Returns how many left memory; -EOPNOTSUPP without a store.
+ */
+OMNIKV_API int64_t omnikv_manager_flush(struct omnikv_manager *manager);
+/** Drop every block that nothing leases, and give its memory back. A spill store keeps what it has. Returns how many. */
 OMNIKV_API int64_t omnikv_manager_reset(struct omnikv_manager *manager);
 
 /** Counters since creation. Each token of a query is counted once: queried = hit + missed. */
@@ -117,6 +134,16 @@ struct omnikv_manager_stats {
 	uint64_t	cached_bytes;
 	uint64_t	peak_used_bytes;	/* most of the pool ever in use at once */
 	double		mean_run_blocks;	/* mean length of physically consecutive runs */
+	/* of the spill store; blocks_hit counts its hits too */
+	uint64_t	blocks_hit_nvme;	/* brought back for the query that counts them */
+	uint64_t	blocks_hit_recovered;	/* of these, stored before the store was last opened */
+	uint64_t	blocks_spilled;		/* written, or found there already, as they left memory */
+	uint64_t	bytes_spilled;		/* written */
+	uint64_t	blocks_fetched;
+	uint64_t	bytes_fetched;
+	uint64_t	blocks_not_admitted;	/* left memory without having been used twice */
+	uint64_t	blocks_lost;		/* left memory and could not be stored */
+	uint64_t	blocks_bad;		/* on NVMe, damaged or unreadable: never served */
 };
 
 OMNIKV_API int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);

@@ -32,6 +32,7 @@ OMNIKV_API void omnikv_seq_close(struct omnikv_seq *seq);
 OMNIKV_API struct omnikv_space *omnikv_seq_space(const struct omnikv_seq *seq);
 
 OMNIKV_API uint64_t omnikv_seq_tokens(const struct omnikv_seq *seq);		/* length, tokens */
+OMNIKV_API uint64_t omnikv_seq_nvme_blocks(const struct omnikv_seq *seq);	/* that opening it brought back from NVMe */
 OMNIKV_API uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq);	/* of these, from or in the cache */
 
 /**

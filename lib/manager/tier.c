@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Demotion and promotion; see tier.h. What is on its way belongs to this file.
+ * Any thread.
+ */
+#include "manager/tier.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "failpoint.h"
+#include "manager/space.h"
+#include "provider.h"
+#include "spill/spill.h"
+
+#define TIER_BATCH	64u
+/* How long the manager's end waits for a disk that does not answer. */
+#define END_TRIES	100u
+#define END_NS		10000000
+
+/* Extents that a request which did not come back in time still uses. */
+struct okv_stuck {
+	struct okv_stuck	*next;
+	uint32_t		nr_extents;
+	struct omnikv_extent	extents[];
+};
+
+struct okv_tier {
+	struct omnikv_spill	*spill;
+	uint32_t		admit;
+	struct okv_stuck	*stuck;		/* under the manager's lock */
+};
+
+int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, struct okv_tier **tier)
+{
+	if (admit > OMNIKV_SPILL_ADMIT_SECOND)
+		return -EINVAL;
+	*tier = calloc(1, sizeof(**tier));
+	if (!*tier)
+		return -ENOMEM;
+	(*tier)->spill = spill;
+	(*tier)->admit = admit;
+	return 0;
+}
+
+/* ---- memory on its way ---------------------------------------------------------------------- */
+
+/* Inside a visit: what is no longer on its way is free. */
+static void give_back(struct okv_visit *visit, const struct omnikv_extent *extents, uint32_t nr)
+{
+	for (uint32_t i = 0; i < nr; i++) {
+		visit->manager->tier_granules -= extents[i].nr_granules;
+		okv_visit_give(visit, &extents[i]);
+	}
+}
+
+/* The disk still uses these. Without memory to note them they are never given back, which is safe. */
+static void keep_stuck(struct omnikv_manager *manager, const struct omnikv_extent *extents, uint32_t nr)
+{
+	struct okv_stuck *stuck = malloc(sizeof(*stuck) + nr * sizeof(*extents));
+	struct okv_visit visit;
+
+	if (!stuck)
+		return;
+	stuck->nr_extents = nr;
+	memcpy(stuck->extents, extents, nr * sizeof(*extents));
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	stuck->next = manager->tier->stuck;
+	manager->tier->stuck = stuck;
+	okv_visit_leave(&visit);
+}
+
+static bool has_stuck(struct omnikv_manager *manager)
+{
+	struct okv_visit visit;
+	bool has;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	has = manager->tier->stuck != NULL;
+	okv_visit_leave(&visit);
+	return has;
+}
+
+/* Everything has come back: true. */
+static bool release_stuck(struct omnikv_manager *manager)
+{
+	struct okv_stuck *stuck;
+	struct okv_visit visit;
+
+	if (!has_stuck(manager))
+		return true;
+	if (!okv_store_is_idle(manager->tier->spill->store))
+		return false;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	while ((stuck = manager->tier->stuck)) {
+		manager->tier->stuck = stuck->next;
+		give_back(&visit, stuck->extents, stuck->nr_extents);
+		free(stuck);
+	}
+	okv_visit_leave(&visit);
+	return true;
+}
+
+void okv_tier_destroy(struct omnikv_manager *manager)
+{
+	struct timespec ts = { .tv_nsec = END_NS };
+	struct okv_stuck *stuck;
+
+	if (!manager->tier)
+		return;
+	for (uint32_t i = 0; i < END_TRIES && !release_stuck(manager); i++)
+		nanosleep(&ts, NULL);
+	while ((stuck = manager->tier->stuck)) {
+		manager->tier->stuck = stuck->next;
+		free(stuck);
+	}
+	free(manager->tier);
+	manager->tier = NULL;
+}
+
+/* ---- demotion ------------------------------------------------------------------------------- */
+
+/* Blocks that are leaving. */
+struct okv_demotion {
+	uint32_t		nr_blocks;
+	uint32_t		nr_groups;
+	uint32_t		nr_puts;
+	struct omnikv_extent	extents[TIER_BATCH * OMNIKV_GROUPS_MAX];
+	struct okv_index_victim	victims[TIER_BATCH];
+	struct okv_store_put	puts[TIER_BATCH];
+};
+
+static bool is_admitted(const struct okv_tier *tier, const struct okv_index_victim *victim)
+{
+	return tier->admit == OMNIKV_SPILL_ADMIT_ALL || victim->heat >= 1;
+}
+
+/* Inside a visit: what is to be written of victim @i. */
+static void prepare_put(struct omnikv_manager *manager, struct okv_demotion *dem, uint32_t i)
+{
+	const struct okv_index_victim *victim = &dem->victims[i];
+	const struct omnikv_space *space = manager->space_of_id[victim->ns];
+	struct okv_store_put *put = &dem->puts[dem->nr_puts];
+
+	if (victim->is_dropped || !is_admitted(manager->tier, victim)) {
+		manager->stats.blocks_not_admitted += !victim->is_dropped;
+		return;
+	}
+	memset(&put->rec, 0, sizeof(put->rec));
+	memcpy(put->rec.ns, space->identity, sizeof(put->rec.ns));
+	put->rec.key = victim->key;
+	put->rec.parent = victim->parent;
+	put->rec.position = victim->position;
+	put->rec.nr_tokens = victim->nr_tokens == OKV_BLOCK_FULL ? space->plan->plan.block_tokens : victim->nr_tokens;
+	put->rec.nr_parts = dem->nr_groups;
+	for (uint32_t g = 0; g < dem->nr_groups; g++) {
+		const struct omnikv_extent *extent = &dem->extents[i * dem->nr_groups + g];
+
+		put->rec.parts[g].bytes = extent->nr_granules * manager->granule_bytes;
+		put->rec.parts[g].crc = victim->crc32c[g];
+		put->bufs[g] = manager->base + extent->granule * manager->granule_bytes;
+	}
+	dem->nr_puts++;
+}
+
+/* Take up to a batch of blocks out of memory's index. Returns how many. */
+static uint32_t demote_begin(struct omnikv_manager *manager, uint64_t nr_granules, struct okv_demotion *dem)
+{
+	struct okv_visit visit;
+	struct okv_shelf *shelf;
+	uint64_t done = 0, nr, free_granules;
+
+	dem->nr_blocks = 0;
+	dem->nr_puts = 0;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	free_granules = okv_pool_free_granules(manager->pool);
+	while (free_granules < nr_granules && !dem->nr_blocks && (shelf = okv_evict_shelf(manager, done))) {
+		nr = nr_granules == UINT64_MAX ? TIER_BATCH : (nr_granules - free_granules) / shelf->block_granules + 1;
+		if (nr > TIER_BATCH)
+			nr = TIER_BATCH;
+		dem->nr_groups = shelf->nr_groups;
+		dem->nr_blocks = okv_index_evict(shelf->index, nr, dem->extents, dem->victims);
+		for (uint32_t i = 0; i < dem->nr_blocks * dem->nr_groups; i++) {
+			shelf->nr_granules -= dem->extents[i].nr_granules;
+			manager->tier_granules += dem->extents[i].nr_granules;
+		}
+		if (!dem->nr_blocks) {
+			uint32_t i = 0;
+
+			for (struct okv_shelf *s = manager->shelves; s != shelf; s = s->next)
+				i++;
+			if (i >= 64)
+				break;
+			done |= 1ull << i;
+		}
+	}
+	manager->stats.blocks_evicted += dem->nr_blocks;
+	for (uint32_t i = 0; i < dem->nr_blocks; i++)
+		prepare_put(manager, dem, i);
+	okv_visit_leave(&visit);
+	return dem->nr_blocks;
+}
+
+static void demote_end(struct omnikv_manager *manager, struct okv_demotion *dem, int ret, uint64_t stored_bytes)
+{
+	struct okv_visit visit;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	for (uint32_t i = 0; i < dem->nr_puts; i++) {
+		manager->stats.blocks_spilled += !dem->puts[i].res;
+		manager->stats.blocks_lost += dem->puts[i].res != 0;
+	}
+	manager->stats.bytes_spilled += stored_bytes;
+	if (ret != -ETIME)
+		give_back(&visit, dem->extents, dem->nr_blocks * dem->nr_groups);
+	okv_visit_leave(&visit);
+	if (ret == -ETIME)
+		keep_stuck(manager, dem->extents, dem->nr_blocks * dem->nr_groups);
+}
+
+/* Bytes of what a put has really written: a record that was there already keeps the caller's generation, 0. */
+static uint64_t written_bytes(const struct okv_demotion *dem)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < dem->nr_puts; i++)
+		if (!dem->puts[i].res && dem->puts[i].rec.generation)
+			bytes += okv_record_payload(&dem->puts[i].rec);
+	return bytes;
+}
+
+/* Demote one batch; how many blocks left memory. */
+static uint32_t demote(struct omnikv_manager *manager, uint64_t nr_granules, struct okv_demotion *dem)
+{
+	int ret = 0;
+
+	if (!demote_begin(manager, nr_granules, dem))
+		return 0;
+	(void)OKV_FAILPOINT("tier.demote");
+	if (dem->nr_puts)
+		ret = okv_store_put(manager->tier->spill->store, dem->puts, dem->nr_puts);
+	demote_end(manager, dem, ret, ret ? 0 : written_bytes(dem));
+	return dem->nr_blocks;
+}
+
+/* Demote until so many granules are free. false: nothing could be done for it. */
+static bool make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+{
+	struct okv_demotion *dem;
+	struct okv_visit visit;
+	uint64_t nr_blocks = 0;
+	bool has_room, can;
+	uint32_t nr;
+
+	release_stuck(manager);
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	has_room = okv_pool_free_granules(manager->pool) >= nr_granules;
+	/* Nothing is written in vain. */
+	can = has_room || okv_can_make_room(manager, nr_granules);
+	okv_visit_leave(&visit);
+	if (has_room || !can)
+		return has_room;
+	dem = malloc(sizeof(*dem));
+	if (!dem)
+		return false;
+	while ((nr = demote(manager, nr_granules, dem)))
+		nr_blocks += nr;
+	free(dem);
+	return nr_blocks != 0;
+}
+
+int okv_tier_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants, uint64_t nr_privates)
+{
+	uint64_t nr_granules = 0, more = 0;
+	int ret;
+
+	visit->is_saving = visit->manager->tier != NULL;
+	for (uint32_t i = 0; i < nr_wants; i++)
+		nr_granules += (uint64_t)wants[i].count * wants[i].nr_granules;
+	for (;;) {
+		okv_visit_enter(visit);
+		ret = okv_private_reserve(visit->manager, nr_privates);
+		if (!ret)
+			ret = okv_manager_alloc(visit, wants, nr_wants);
+		if (ret != -EAGAIN)
+			break;
+		/* Room enough may be in the wrong places: more of it, twice as much each time. */
+		okv_visit_leave(visit);
+		visit->is_saving = make_room(visit->manager, nr_granules + more) && more < visit->manager->nr_granules;
+		more = more ? 2 * more : nr_granules / 4 + 1;
+	}
+	visit->is_saving = false;
+	return ret;
+}
+
+int64_t omnikv_manager_flush(struct omnikv_manager *manager)
+{
+	struct okv_demotion *dem;
+	int64_t nr_blocks = 0;
+	uint32_t nr;
+
+	if (!manager)
+		return -EINVAL;
+	if (!manager->tier)
+		return -EOPNOTSUPP;
+	dem = malloc(sizeof(*dem));
+	if (!dem)
+		return -ENOMEM;
+	while ((nr = demote(manager, UINT64_MAX, dem)))
+		nr_blocks += nr;
+	free(dem);
+	return nr_blocks;
+}
+
+/* ---- promotion ------------------------------------------------------------------------------ */
+
+struct okv_promotion {
+	struct omnikv_space	*space;
+	const struct omnikv_key	*keys;
+	size_t			nr_keys;
+	const struct omnikv_key	*tail;
+	struct okv_pin		pin;		/* on the last block that is in memory; inactive: there is none */
+	uint64_t		nr_blocks;	/* of the path down to it */
+	bool			is_tail_done;
+	uint32_t		nr_gets;
+	struct okv_store_get	gets[TIER_BATCH];
+	struct omnikv_extent	extents[TIER_BATCH * OMNIKV_GROUPS_MAX];	/* [get][group] */
+};
+
+/* Is this record the block that belongs at @position, in the shape of this namespace? */
+static bool fits(const struct okv_promotion *pro, const struct okv_record *rec, uint64_t position, bool is_tail)
+{
+	const struct omnikv_plan *plan = &pro->space->plan->plan;
+	static const struct omnikv_key none;
+	const struct omnikv_key *parent = position ? &pro->keys[position - 1] : &none;
+
+	if (rec->position != position || rec->parent.len != parent->len ||
+	    memcmp(rec->parent.bytes, parent->bytes, sizeof(parent->bytes)) ||
+	    rec->nr_parts != plan->layout.nr_groups ||
+	    (is_tail ? !rec->nr_tokens || rec->nr_tokens >= plan->block_tokens : rec->nr_tokens != plan->block_tokens))
+		return false;
+	for (uint32_t g = 0; g < rec->nr_parts; g++) {
+		uint64_t bytes = plan->groups[g].nr_granules * pro->space->manager->granule_bytes;
+
+		if (rec->parts[g].bytes != bytes && (rec->parts[g].bytes || !(pro->space->needed_state >> g & 1)))
+			return false;
+	}
+	return true;
+}
+
+/* What the store has of the blocks behind. */
+static void promote_find(struct okv_promotion *pro)
+{
+	struct okv_store *store = pro->space->manager->tier->spill->store;
+
+	pro->nr_gets = 0;
+	while (pro->nr_gets < TIER_BATCH) {
+		uint64_t position = pro->nr_blocks + pro->nr_gets;
+		bool is_tail = position == pro->nr_keys;
+		const struct omnikv_key *key = is_tail ? pro->tail : &pro->keys[position];
+		struct okv_record *rec = &pro->gets[pro->nr_gets].rec;
+
+		if (position > pro->nr_keys || !key || !okv_store_find(store, pro->space->identity, key, rec) ||
+		    !fits(pro, rec, position, is_tail))
+			break;
+		pro->nr_gets++;
+		if (is_tail)
+			break;
+	}
+}
+
+/* Memory for what was found, as far as there is any. */
+static void promote_alloc(struct okv_promotion *pro)
+{
+	struct omnikv_manager *manager = pro->space->manager;
+	uint32_t nr_groups = pro->space->plan->plan.layout.nr_groups;
+	const struct omnikv_extent *after[OMNIKV_GROUPS_MAX] = { NULL };
+	struct okv_want wants[OMNIKV_GROUPS_MAX];
+	uint64_t nr_granules = 0;
+	struct okv_visit visit;
+	uint32_t i;
+
+	memset(pro->extents, 0, sizeof(pro->extents));
+	for (i = 0; i < pro->nr_gets; i++)
+		nr_granules += okv_record_payload(&pro->gets[i].rec) / manager->granule_bytes;
+	/* In one go, so that what leaves is written in large batches. */
+	make_room(manager, nr_granules);
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	for (i = 0; i < pro->nr_gets; i++) {
+		struct omnikv_extent *extents = &pro->extents[i * nr_groups];
+		uint32_t nr_wants = 0;
+
+		for (uint32_t g = 0; g < nr_groups; g++) {
+			pro->gets[i].bufs[g] = NULL;
+			if (!pro->gets[i].rec.parts[g].bytes)
+				continue;
+			wants[nr_wants++] = (struct okv_want){
+				.nr_granules = pro->gets[i].rec.parts[g].bytes / manager->granule_bytes,
+				.count = 1,
+				.after = after[g],
+				.out = &extents[g],
+			};
+			after[g] = &extents[g];
+		}
+		if (OKV_FAILPOINT("tier.promote") || okv_tier_alloc(&visit, wants, nr_wants, 0))
+			break;
+		for (uint32_t w = 0; w < nr_wants; w++) {
+			manager->private_granules -= wants[w].nr_granules;
+			manager->tier_granules += wants[w].nr_granules;
+		}
+		for (uint32_t g = 0; g < nr_groups; g++)
+			if (extents[g].nr_granules)
+				pro->gets[i].bufs[g] = manager->base + extents[g].granule * manager->granule_bytes;
+	}
+	pro->nr_gets = i;
+	okv_visit_leave(&visit);
+}
+
+/* Publish what was read, from the first on up to the first that was not. Returns how many; the rest is given back. */
+static uint32_t promote_publish(struct okv_promotion *pro, uint32_t nr_good, struct okv_promoted *promoted)
+{
+	struct omnikv_manager *manager = pro->space->manager;
+	uint32_t nr_groups = pro->space->plan->plan.layout.nr_groups, i;
+	struct okv_shelf *shelf = pro->space->shelf;
+	struct okv_visit visit;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	for (i = 0; i < nr_good; i++) {
+		const struct okv_record *rec = &pro->gets[i].rec;
+		struct omnikv_extent *extents = &pro->extents[i * nr_groups];
+		uint64_t position = pro->nr_blocks;
+		bool is_tail = position == pro->nr_keys;
+		struct omnikv_extent sealed[OMNIKV_GROUPS_MAX];
+		uint32_t crcs[OMNIKV_GROUPS_MAX], nr_sealed = 0, entry;
+		struct okv_index_block block = {
+			.ns = pro->space->id,
+			.parent = okv_pin_is_active(&pro->pin) ? pro->pin.entry : OKV_ENTRY_NONE,
+			.position = position,
+			.nr_tokens = is_tail ? rec->nr_tokens : OKV_BLOCK_FULL,
+			.key = is_tail ? pro->tail : &pro->keys[position],
+			.extents = extents,
+			.crc32c = crcs,
+		};
+		int ret;
+
+		for (uint32_t g = 0; g < nr_groups; g++) {
+			crcs[g] = rec->parts[g].crc;
+			if (extents[g].nr_granules)
+				sealed[nr_sealed++] = extents[g];
+		}
+		ret = omnikv_extent_seal(manager->client, sealed, nr_sealed);
+		if (!ret)
+			ret = okv_index_insert(shelf->index, &block, &entry);
+		if (ret && ret != -EEXIST)
+			break;
+		/* Somebody was faster: theirs is used, ours given back below. */
+		if (!ret) {
+			for (uint32_t g = 0; g < nr_groups; g++) {
+				manager->tier_granules -= extents[g].nr_granules;
+				shelf->nr_granules += extents[g].nr_granules;
+				extents[g].nr_granules = 0;
+			}
+			manager->stats.blocks_fetched++;
+			manager->stats.bytes_fetched += okv_record_payload(rec);
+			promoted->nr_recovered += rec->generation < manager->tier->spill->store->first_generation;
+		}
+		if (is_tail) {
+			pro->is_tail_done = true;
+			promoted->nr++;
+			i++;
+			break;
+		}
+		if (okv_pin_move(shelf, &pro->pin, entry, position + 1))
+			break;
+		pro->nr_blocks++;
+		promoted->nr++;
+	}
+	give_back(&visit, pro->extents, pro->nr_gets * nr_groups);
+	okv_visit_leave(&visit);
+	return i;
+}
+
+/* One batch. false: there is no more to be had. */
+static bool promote(struct okv_promotion *pro, struct okv_promoted *promoted)
+{
+	struct omnikv_manager *manager = pro->space->manager;
+	uint32_t nr_groups = pro->space->plan->plan.layout.nr_groups, nr_found, nr_good, nr_bad = 0;
+	struct okv_visit visit;
+	int ret;
+
+	promote_find(pro);
+	nr_found = pro->nr_gets;
+	if (!nr_found)
+		return false;
+	promote_alloc(pro);
+	if (!pro->nr_gets)
+		return false;
+	ret = okv_store_get(manager->tier->spill->store, pro->gets, pro->nr_gets);
+	if (ret == -ETIME) {
+		keep_stuck(manager, pro->extents, pro->nr_gets * nr_groups);
+		return false;
+	}
+	for (nr_good = 0; nr_good < pro->nr_gets && !pro->gets[nr_good].res; nr_good++)
+		;
+	for (uint32_t i = 0; i < pro->nr_gets; i++)
+		nr_bad += pro->gets[i].res && pro->gets[i].res != -ENOENT;
+	if (nr_bad) {
+		okv_visit_init(&visit, manager);
+		okv_visit_enter(&visit);
+		manager->stats.blocks_bad += nr_bad;
+		okv_visit_leave(&visit);
+	}
+	return promote_publish(pro, nr_good, promoted) == nr_found && !pro->is_tail_done;
+}
+
+void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		      const struct omnikv_key *tail, struct okv_promoted *promoted)
+{
+	struct okv_promotion *pro;
+	struct okv_index_hit hit;
+	struct okv_visit visit;
+
+	*promoted = (struct okv_promoted){ 0 };
+	if (!space->manager->tier)
+		return;
+	pro = malloc(sizeof(*pro));
+	if (!pro)
+		return;
+	release_stuck(space->manager);
+	pro->space = space;
+	pro->keys = keys;
+	pro->nr_keys = nr_keys;
+	pro->tail = tail;
+	pro->pin.prev = NULL;
+	pro->nr_blocks = 0;
+	pro->is_tail_done = false;
+
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	if (nr_keys)
+		okv_index_match(space->shelf->index, space->id, keys, nr_keys, space->match_flags, &hit);
+	if (nr_keys && hit.nr_blocks && !okv_pin_take(space->shelf, &pro->pin, hit.entry, hit.nr_blocks))
+		pro->nr_blocks = hit.nr_blocks;
+	/* The tail may be in memory already. */
+	if (tail && pro->nr_blocks == nr_keys)
+		pro->is_tail_done = okv_index_find(space->shelf->index, space->id, tail) != OKV_ENTRY_NONE;
+	okv_visit_leave(&visit);
+
+	promoted->first = pro->nr_blocks;
+	if (!(nr_keys && hit.nr_blocks && !pro->nr_blocks) && !pro->is_tail_done)
+		while (promote(pro, promoted))
+			;
+
+	okv_visit_enter(&visit);
+	okv_pin_drop(&pro->pin);
+	okv_visit_leave(&visit);
+	free(pro);
+}
+
+uint64_t okv_tier_settle(struct okv_visit *visit, const struct okv_promoted *promoted, uint64_t nr_hit)
+{
+	uint64_t nr = nr_hit > promoted->first ? nr_hit - promoted->first : 0;
+
+	if (nr > promoted->nr)
+		nr = promoted->nr;
+	visit->manager->stats.blocks_hit_nvme += nr;
+	visit->manager->stats.blocks_hit_recovered += nr < promoted->nr_recovered ? nr : promoted->nr_recovered;
+	return nr;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Between memory and the spill store: demoting what leaves, promoting what is asked for.
+ *
+ * The disk is waited for outside of visits only. Before an allocation room is made for it, so
+ * that blocks are written before their memory is given up; what an allocation has to evict all
+ * the same is lost to the store, never to correctness. Before a lookup what it may hit on NVMe
+ * is brought back. A block on its way is in neither place: it is a miss.
+ */
+#ifndef OKV_TIER_H
+#define OKV_TIER_H
+
+#include "manager/manager.h"
+
+/** -EINVAL: unknown @admit. */
+int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, struct okv_tier **tier);
+/** The manager's; NULL is ignored. Memory that a stuck disk still uses is waited for, then left behind. */
+void okv_tier_destroy(struct omnikv_manager *manager);
+
+/**
+ * okv_tier_alloc() - okv_private_reserve() of @nr_privates and okv_manager_alloc(), demoting what it takes
+ *
+ * Where there is a store the visit is left and entered again; it is inside at the return.
+ */
+int okv_tier_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants, uint64_t nr_privates);
+
+/** struct okv_promoted - what a lookup found on NVMe: blocks [first, first + nr), of which @nr_recovered are old */
+struct okv_promoted {
+	uint64_t	first;
+	uint64_t	nr;
+	uint64_t	nr_recovered;
+};
+
+/**
+ * okv_tier_promote() - bring back what follows the blocks in memory
+ *
+ * Whatever fails makes the hit shorter. Outside of visits.
+ */
+void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		      const struct omnikv_key *tail, struct okv_promoted *promoted);
+/** Count what of it the lookup then hit, and return how much. Inside a visit. */
+uint64_t okv_tier_settle(struct okv_visit *visit, const struct okv_promoted *promoted, uint64_t nr_hit);
+
+#endif /* OKV_TIER_H */

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Memory and the spill store together: what a small pool evicts comes back byte for byte, in
+ * every shape of layout; nothing crosses tenants on either tier; a full pool answers at once;
+ * restarts find what was there, and say how much truly; errors, bit rot and a disk that does
+ * not answer cost hits and nothing else.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "manager/manager.h"
+#include "spill/spill.h"
+#include "tests/harness/kv_world.h"
+#include "tests/harness/spill_world.h"
+
+#define T		16u
+#define SEGMENT		(1u << 20)
+#define DISK		(OKV_SPILL_DATA_OFF + 12ull * SEGMENT)
+
+struct tiers {
+	struct sim_disk		sim;
+	struct omnikv_spill	spill;
+	struct kv_world		world;
+};
+
+static void open_spill(struct tiers *tiers)
+{
+	struct okv_store_config config = spill_sim_config(DISK, SEGMENT);
+
+	tiers->spill = (struct omnikv_spill){ .disk = &tiers->sim.disk, .is_simulated = true };
+	assert_int_equal(spill_sim_open(&tiers->sim, &config, &tiers->spill.store), 0);
+}
+
+static void open_tiers(struct tiers *tiers, enum kv_shape shape, uint64_t nr_blocks, uint32_t admit)
+{
+	memset(tiers, 0, sizeof(*tiers));
+	sim_disk_init(&tiers->sim, DISK);
+	open_spill(tiers);
+	kv_world_open_spill(&tiers->world, shape, T, nr_blocks, &tiers->spill, admit);
+}
+
+static void close_tiers(struct tiers *tiers)
+{
+	const char *reason;
+
+	kv_world_close(&tiers->world);
+	if (okv_store_check_books(tiers->spill.store, &reason))
+		fail_msg("%s", reason);
+	okv_store_close(tiers->spill.store);
+	sim_disk_fini(&tiers->sim);
+}
+
+static struct omnikv_manager_stats stats_of(struct tiers *tiers)
+{
+	struct omnikv_manager_stats stats = { .size = sizeof(stats) };
+
+	assert_int_equal(omnikv_manager_stats(tiers->world.manager, &stats), 0);
+	return stats;
+}
+
+static void make_story(struct kv_story *story, uint32_t salt, uint64_t nr_tokens)
+{
+	*story = (struct kv_story){ 0 };
+	for (uint64_t i = 0; i < nr_tokens; i++)
+		kv_story_add(story, salt * 100000 + i);
+}
+
+/* Ask for the whole story, as a request does; how many tokens hit. Every byte is compared. */
+static uint64_t play(struct tiers *tiers, const struct kv_story *story, bool with_tail)
+{
+	struct omnikv_seq *seq = kv_open(&tiers->world, story, with_tail);
+	uint64_t hit = omnikv_seq_tokens(seq);
+	const char *why = hit ? kv_compare(&tiers->world, seq, story, 0, hit) : NULL;
+
+	if (why)
+		fail_msg("%s", why);
+	if (hit < story->nr_tokens) {
+		assert_int_equal(omnikv_seq_append(seq, story->nr_tokens - hit), 0);
+		kv_store(&tiers->world, seq, story, hit, story->nr_tokens);
+		assert_true(kv_commit(&tiers->world, seq, story, with_tail) >= 0);
+	}
+	omnikv_seq_close(seq);
+	kv_world_check(&tiers->world);
+	return hit;
+}
+
+static void tier_brings_back_every_byte(void **state)
+{
+	(void)state;
+	for (int shape = KV_SHAPE_FULL; shape <= KV_SHAPE_HYBRID; shape++) {
+		struct kv_story stories[10];
+		struct omnikv_manager_stats stats;
+		struct tiers tiers;
+
+		open_tiers(&tiers, shape, 20, OMNIKV_SPILL_ADMIT_ALL);
+		for (uint32_t i = 0; i < 10; i++) {
+			make_story(&stories[i], i + 1, 8 * T + (i % 2 ? 8 : 0));
+			assert_int_equal(play(&tiers, &stories[i], true), 0);
+		}
+		/* All of it is four times the pool, and all of it hits. */
+		for (uint32_t round = 0; round < 2; round++)
+			for (uint32_t i = 0; i < 10; i++)
+				assert_int_equal(play(&tiers, &stories[i], true), stories[i].nr_tokens);
+		stats = stats_of(&tiers);
+		assert_int_equal(stats.blocks_lost, 0);
+		assert_int_equal(stats.blocks_bad, 0);
+		assert_true(stats.blocks_hit_nvme >= 85);
+		assert_true(stats.blocks_hit_nvme <= stats.blocks_hit);
+		assert_int_equal(stats.blocks_hit_nvme, stats.blocks_fetched);
+		assert_int_equal(stats.blocks_hit_recovered, 0);
+		/* A block that has not changed is not written again. */
+		assert_true(stats.blocks_spilled > tiers.spill.store->stats.stored_records);
+		assert_true(tiers.spill.store->stats.stored_records <= 85);
+		for (uint32_t i = 0; i < 10; i++)
+			kv_story_free(&stories[i]);
+		close_tiers(&tiers);
+	}
+}
+
+static void tier_keeps_tenants_apart(void **state)
+{
+	struct omnikv_namespace other;
+	struct omnikv_space *first, *second;
+	struct kv_story story, filler;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 20, OMNIKV_SPILL_ADMIT_ALL);
+	first = tiers.world.space;
+	other = tiers.world.ns;
+	other.tenant = "u";
+	assert_int_equal(omnikv_space_open(tiers.world.manager, &other, &tiers.world.plan, &second, NULL), 0);
+	make_story(&story, 1, 8 * T);
+	make_story(&filler, 2, 20 * T);
+	/* In memory. */
+	assert_int_equal(play(&tiers, &story, false), 0);
+	tiers.world.space = second;
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 8);
+	tiers.world.space = first;
+	assert_int_equal(play(&tiers, &story, false), 8 * T);
+	assert_int_equal(stats_of(&tiers).blocks_hit_nvme, 8);
+	/* On NVMe: not the other one's, still its own. */
+	play(&tiers, &filler, false);
+	assert_int_equal(stats_of(&tiers).nr_blocks, 20);
+	tiers.world.space = second;
+	assert_int_equal(play(&tiers, &story, false), 0);
+	tiers.world.space = first;
+	assert_int_equal(play(&tiers, &story, false), 8 * T);
+	tiers.world.space = second;
+	assert_int_equal(play(&tiers, &story, false), 8 * T);
+	tiers.world.space = first;
+	omnikv_space_close(second);
+	kv_story_free(&story);
+	kv_story_free(&filler);
+	close_tiers(&tiers);
+}
+
+static void tier_restart_finds_what_it_says(void **state)
+{
+	struct kv_story stories[4];
+	struct omnikv_spill_stats spill = { .size = sizeof(spill) };
+	uint64_t nr_hit = 0;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 40, OMNIKV_SPILL_ADMIT_ALL);
+	for (uint32_t i = 0; i < 4; i++) {
+		make_story(&stories[i], i + 1, 8 * T);
+		play(&tiers, &stories[i], false);
+	}
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 32);
+	assert_int_equal(stats_of(&tiers).nr_blocks, 0);
+	assert_int_equal(stats_of(&tiers).bytes_spilled, 32 * omnikv_plan_block_bytes(&tiers.world.plan));
+	kv_world_close(&tiers.world);
+	okv_store_close(tiers.spill.store);
+
+	open_spill(&tiers);
+	kv_world_open_spill(&tiers.world, KV_SHAPE_FULL, T, 40, &tiers.spill, 0);
+	assert_int_equal(omnikv_spill_stats(&tiers.spill, &spill), 0);
+	assert_int_equal(spill.recovered_records, 32);
+	for (uint32_t i = 0; i < 4; i++)
+		nr_hit += play(&tiers, &stories[i], false) / T;
+	assert_int_equal(nr_hit, spill.recovered_records);
+	assert_int_equal(stats_of(&tiers).blocks_hit_recovered, 32);
+	assert_int_equal(stats_of(&tiers).blocks_hit_nvme, 32);
+	/* From memory now. */
+	assert_int_equal(play(&tiers, &stories[0], false), 8 * T);
+	assert_int_equal(stats_of(&tiers).blocks_hit_nvme, 32);
+	for (uint32_t i = 0; i < 4; i++)
+		kv_story_free(&stories[i]);
+	close_tiers(&tiers);
+}
+
+static void tier_full_pool_answers_at_once(void **state)
+{
+	struct kv_story spilled, pinned;
+	struct timespec begin, end;
+	struct omnikv_seq *seq;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 20, OMNIKV_SPILL_ADMIT_ALL);
+	make_story(&spilled, 1, 10 * T);
+	make_story(&pinned, 2, 20 * T);
+	play(&tiers, &spilled, false);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 10);
+	play(&tiers, &pinned, false);
+	seq = kv_open(&tiers.world, &pinned, false);
+	assert_int_equal(omnikv_seq_tokens(seq), 20 * T);
+	/* Every block is leased: nothing can be brought back, which is a miss and no wait. */
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	for (uint32_t i = 0; i < 10; i++) {
+		struct omnikv_seq *other = kv_open(&tiers.world, &spilled, false);
+
+		assert_int_equal(omnikv_seq_tokens(other), 0);
+		omnikv_seq_close(other);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	assert_true(end.tv_sec - begin.tv_sec <= 1);
+	/* With some room, as much of the prefix as goes in. */
+	assert_int_equal(omnikv_seq_truncate(seq, 14 * T), 0);
+	kv_world_check(&tiers.world);
+	{
+		struct omnikv_seq *other = kv_open(&tiers.world, &spilled, false);
+
+		assert_int_equal(omnikv_seq_tokens(other), 6 * T);
+		omnikv_seq_close(other);
+	}
+	omnikv_seq_close(seq);
+	assert_int_equal(play(&tiers, &spilled, false), 10 * T);
+	kv_story_free(&spilled);
+	kv_story_free(&pinned);
+	close_tiers(&tiers);
+}
+
+static void tier_may_skip_what_was_used_once(void **state)
+{
+	struct kv_story once, twice, filler;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 20, OMNIKV_SPILL_ADMIT_SECOND);
+	make_story(&once, 1, 4 * T);
+	make_story(&twice, 2, 4 * T);
+	make_story(&filler, 3, 20 * T);
+	play(&tiers, &once, false);
+	play(&tiers, &twice, false);
+	assert_int_equal(play(&tiers, &twice, false), 4 * T);
+	play(&tiers, &filler, false);
+	assert_int_equal(play(&tiers, &once, false), 0);
+	assert_int_equal(play(&tiers, &twice, false), 4 * T);
+	assert_true(stats_of(&tiers).blocks_not_admitted >= 4);
+	assert_int_equal(stats_of(&tiers).blocks_hit_nvme, 4);
+	kv_story_free(&once);
+	kv_story_free(&twice);
+	kv_story_free(&filler);
+	close_tiers(&tiers);
+}
+
+/* A mix of requests on a small pool; the disk does what @trouble says. No byte is wrong whatever it does. */
+static void tier_trouble_costs_hits_only(void **state)
+{
+	(void)state;
+	for (uint32_t trouble = 0; trouble < 12; trouble++) {
+		uint64_t seed = 5 + trouble, hit = 0;
+		struct kv_story stories[12];
+		struct tiers tiers;
+
+		open_tiers(&tiers, trouble % 3, 16, OMNIKV_SPILL_ADMIT_ALL);
+		for (uint32_t i = 0; i < 12; i++)
+			make_story(&stories[i], i / 3 + 1, (4 + i % 5) * T + (i % 4) * 4);
+		for (uint32_t step = 0; step < 120; step++) {
+			if (trouble >= 3 && trouble < 9 && step % 20 == 10) {
+				tiers.sim.nr_calls = 0;
+				tiers.sim.fail_nth = 1 + step % 7;
+				tiers.sim.fail_times = trouble < 6 ? 1 : 30;
+				tiers.sim.fail_error = trouble & 1 ? -EIO : -ENOSPC;
+			}
+			if (trouble >= 9 && step % 15 == 7)
+				for (uint32_t k = 0; k < 20; k++)
+					tiers.sim.base[OKV_SPILL_DATA_OFF + spill_random(&seed) % (3 * SEGMENT)] ^= 1;
+			if (step % 20 == 19) {
+				tiers.sim.fail_nth = 0;
+				tiers.sim.now_ns += 61000000000;
+			}
+			hit += play(&tiers, &stories[spill_random(&seed) % 12], step % 2);
+		}
+		assert_true(hit > 0);
+		for (uint32_t i = 0; i < 12; i++)
+			kv_story_free(&stories[i]);
+		close_tiers(&tiers);
+	}
+}
+
+static void tier_stuck_disk_keeps_its_memory(void **state)
+{
+	for (uint32_t is_read = 0; is_read < 2; is_read++) {
+		struct kv_story a, b, c;
+		struct omnikv_pool_info info = { .size = sizeof(info) };
+		struct tiers tiers;
+
+		(void)state;
+		open_tiers(&tiers, KV_SHAPE_FULL, 20, OMNIKV_SPILL_ADMIT_ALL);
+		make_story(&a, 1, 10 * T);
+		make_story(&b, 2, 12 * T);
+		make_story(&c, 3, 4 * T);
+		play(&tiers, &a, false);
+		if (is_read) {
+			assert_int_equal(omnikv_manager_flush(tiers.world.manager), 10);
+			tiers.sim.stick_nth = 1;
+			assert_int_equal(play(&tiers, &a, false), 0);
+		} else {
+			tiers.sim.stick_nth = 1;
+			play(&tiers, &b, false);
+		}
+		assert_true(tiers.sim.is_stuck);
+		/* What the disk may still use is nobody's; the engine goes on with the rest. */
+		assert_true(tiers.world.manager->tier_granules > 0);
+		play(&tiers, &c, false);
+		assert_true(tiers.world.manager->tier_granules > 0);
+		tiers.sim.is_stuck = false;
+		tiers.sim.now_ns += 61000000000;
+		play(&tiers, &b, false);
+		assert_int_equal(tiers.world.manager->tier_granules, 0);
+		assert_int_equal(omnikv_pool_info(tiers.world.pool, &info), 0);
+		kv_story_free(&a);
+		kv_story_free(&b);
+		kv_story_free(&c);
+		close_tiers(&tiers);
+	}
+}
+
+static void tier_is_not_there_unless_asked_for(void **state)
+{
+	struct omnikv_manager_config config = { .size = sizeof(config), .spill_admit = 7 };
+	struct omnikv_manager *manager;
+	struct omnikv_error err;
+	struct kv_world world;
+	struct tiers tiers;
+
+	(void)state;
+	kv_world_open(&world, KV_SHAPE_FULL, T, 4);
+	assert_int_equal(omnikv_manager_flush(world.manager), -EOPNOTSUPP);
+	assert_int_equal(omnikv_manager_flush(NULL), -EINVAL);
+	kv_world_close(&world);
+	open_tiers(&tiers, KV_SHAPE_FULL, 4, 0);
+	config.spill = &tiers.spill;
+	assert_int_equal(omnikv_manager_create(tiers.world.client, &config, &manager, &err), -EINVAL);
+	assert_non_null(strstr(err.text, "spill_admit"));
+	close_tiers(&tiers);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(tier_brings_back_every_byte),
+		cmocka_unit_test(tier_keeps_tenants_apart),
+		cmocka_unit_test(tier_restart_finds_what_it_says),
+		cmocka_unit_test(tier_full_pool_answers_at_once),
+		cmocka_unit_test(tier_may_skip_what_was_used_once),
+		cmocka_unit_test(tier_trouble_costs_hits_only),
+		cmocka_unit_test(tier_stuck_disk_keeps_its_memory),
+		cmocka_unit_test(tier_is_not_there_unless_asked_for),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
