@@ -31,6 +31,7 @@ int okv_cmd_plan(int argc, char **argv);
 int okv_cmd_pool(int argc, char **argv);
 int okv_cmd_replay(int argc, char **argv);
 int okv_cmd_status(int argc, char **argv);
+int okv_cmd_spill(int argc, char **argv);
 
 /**
  * okv_cmd_parse() - argp_parse() with errors of one line

@@ -18,6 +18,7 @@ static const struct okv_cmd okv_cmds[] = {
 	{ "pool",	"make, list, show and end pools of the kernel module",				okv_cmd_pool },
 	{ "replay",	"play request traces through the whole system and check every byte",	okv_cmd_replay },
 	{ "status",	"show the kernel module's pools and who holds them",				okv_cmd_status },
+	{ "spill",	"look at a spill store, or check every block of it",				okv_cmd_spill },
 };
 
 #define OKV_NR_CMDS	(sizeof(okv_cmds) / sizeof(okv_cmds[0]))

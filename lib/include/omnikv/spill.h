@@ -89,7 +89,6 @@ struct omnikv_spill_stats {
 	uint64_t	nr_segments;
 	uint64_t	nr_free_segments;
 	uint64_t	nr_records;
-	uint64_t	nr_namespaces;
 	uint64_t	recovered_records;	/* found at opening */
 	uint64_t	recovered_scanned;	/* segments of these without a table: read batch by batch */
 	uint64_t	lost_segments;		/* could not be read at opening */

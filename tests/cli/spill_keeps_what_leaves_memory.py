@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Replay with a spill store, killed and started again; omnikv spill stat and check, word for word."""
+
+import os
+import signal
+import subprocess
+import time
+
+import cli
+
+FAST = "--as-fast-as-possible"
+CHAT = ("--workload", "chat", FAST, "--pool", "2M")
+
+
+def ratios(found):
+    cli.equal(round(found["hit_ratio_dram"] + found["hit_ratio_nvme"] - found["hit_ratio"], 8), 0.0, "hit ratios' difference")
+
+
+def small_pool_hits_as_a_large_one():
+    with cli.temporary() as top:
+        for args, hit in ((CHAT, 1984), (("--workload", "agent", FAST, "--pool", "4M"), 5679)):
+            store = os.path.join(top, args[1])
+            found = cli.clean(cli.replay(*args, "--spill", store, "--spill-size", "128M"), blocks_hit=hit)
+            ratios(found)
+            if not found["blocks_hit_nvme"] or not found["bytes_spilled"] or not found["peak_nvme_bytes"]:
+                raise AssertionError("nothing came from the store")
+            cli.equal((found["spill"]["blocks_lost"], found["spill"]["blocks_bad"]), (0, 0), "lost and bad blocks")
+            if args != CHAT:
+                continue
+            # All of it is there for the next run, which computes nothing.
+            again = cli.clean(cli.replay(*args, "--spill", store), blocks_hit=found["blocks_referenced"], blocks_committed=0)
+            ratios(again)
+            cli.equal(again["spill"]["recovered_blocks"], found["blocks_committed"], "recovered blocks")
+            cli.equal(again["blocks_hit_recovered"], again["blocks_hit_nvme"], "hits of the earlier run's blocks")
+            cli.equal(again["bytes_spilled"], 0, "bytes written for blocks that are there")
+
+
+def killed_run_leaves_no_wrong_byte():
+    with cli.temporary() as top:
+        store = os.path.join(top, "s")
+        argv = [cli.OMNIKV, "replay", "--json", "--workload", "agent", FAST, "--model", "llama-3-8b",
+                "--scale", "64", "--pool", "32M", "--spill", store, "--spill-size", "1G"]
+        for wait in (0.3, 0.6, 1.0):
+            with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+                time.sleep(wait)
+                child.send_signal(signal.SIGKILL)
+        done = cli.run(*argv[1:])
+        found = cli.clean(done)
+        ratios(found)
+        spill = found["spill"]
+        print(f"# {spill['recovered_blocks']} blocks recovered, {spill['recovered_hits']} hits of them, {spill['blocks_bad']} bad")
+
+
+def text_is_as_it_always_was():
+    with cli.temporary() as top:
+        store = os.path.join(top, "s")
+        cli.clean(cli.replay(*CHAT, "--spill", store, "--spill-size", "128M"))
+        done = cli.run("spill", "stat", store)
+        cli.equal((done.status, done.out), (0, f"""store       {store}
+owner       nobody
+segments    3 of 4.00 MiB, 0 free; 12.00 MiB in use
+blocks      679, 10.61 MiB
+"""), "stat")
+        done = cli.run("spill", "check", store)
+        cli.equal((done.status, done.out), (0, """checked     679 blocks, 10.61 MiB
+bad         0 with a wrong checksum, 0 that cannot be read
+"""), "check")
+        with open(os.path.join(store, "omnikv.spill"), "r+b") as file:
+            file.seek(1 << 20)
+            byte = file.read(1)
+            file.seek(1 << 20)
+            file.write(bytes([byte[0] ^ 1]))
+        done = cli.run("spill", "check", store)
+        cli.equal((done.status, done.out), (1, """checked     679 blocks, 10.61 MiB
+bad         1 with a wrong checksum, 0 that cannot be read
+"""), "check of a damaged store")
+        cli.equal(done.err.count("\n"), 1, "lines on standard error", done)
+        found = cli.fields(cli.run("spill", "check", "--json", "--quarantine", store), status=1, blocks=679, bad=1,
+                           quarantined=1)
+        if not found["first_bad"].startswith("segment 0, offset "):
+            raise AssertionError(found["first_bad"])
+        cli.fields(cli.run("spill", "check", "--json", store), blocks=678, bad=0, first_bad=None)
+        cli.fields(cli.run("spill", "stat", "--json", store), blocks=678, owner_pid=0, segments=3)
+
+
+def mistakes_are_named():
+    with cli.temporary() as top:
+        cli.mistakes([
+            (("spill",), ["neither stat nor check"]),
+            (("spill", "list", top), ["'list'"]),
+            (("spill", "stat"), ["PATH"]),
+            (("spill", "stat", top, "x"), ["too many"]),
+            (("spill", "stat", "--quarantine", top), ["--quarantine"]),
+            (("replay", *CHAT, "--spill-size", "1G"), ["--spill PATH"]),
+            (("replay", *CHAT, "--spill", top, "--spill-admit", "third"), ["all nor second"]),
+            (("replay", *CHAT, "--spill", top), ["--spill-size"]),
+            (("replay", *CHAT, "--spill", top, "--spill-size", "100K"), ["give more"]),
+        ])
+        done = cli.run("spill", "stat", os.path.join(top, "none"))
+        cli.equal((done.status, done.err.count("\n")), (1, 1), "exit status and lines")
+
+
+if __name__ == "__main__":
+    cli.main([small_pool_hits_as_a_large_one, killed_run_leaves_no_wrong_byte, text_is_as_it_always_was, mistakes_are_named])
