@@ -21,6 +21,8 @@
  * struct okv_disk_io - one run of pages
  * @off, @bytes: multiples of 4096; @buf is aligned to 4096 too
  * @res:   result: 0, or a negative errno; reading behind the end yields zeroes
+ * @begin: called just before it is handed over, while others are under way already; may be NULL
+ * @done:  called when it has succeeded, while others are still under way; may be NULL
  */
 struct okv_disk_io {
 	uint64_t	off;
@@ -28,6 +30,9 @@ struct okv_disk_io {
 	uint64_t	bytes;
 	bool		is_write;
 	int		res;
+	void		(*begin)(void *opaque, struct okv_disk_io *io);
+	void		(*done)(void *opaque, struct okv_disk_io *io);
+	void		*opaque;
 };
 
 struct okv_disk;

@@ -33,6 +33,7 @@
 #define RING_ENTRIES		128u
 #define CHUNK_SHIFT		30	/* of what one registered buffer may be */
 #define TRIES_MAX		16u
+#define SEEN_MAX		8u	/* results that are looked at before more is begun */
 #define CANCEL_NS		UINT64_C(200000000)
 #define MEASURE_BYTES		(64u << 10)
 #define MEASURE_NR		64u
@@ -131,6 +132,8 @@ static void run_plain(struct okv_disk_file *file, struct okv_disk_io *ios, uint3
 		struct okv_disk_todo todo = { 0 };
 		int ret = 1;
 
+		if (ios[i].begin)
+			ios[i].begin(ios[i].opaque, &ios[i]);
 		while (ret == 1) {
 			uint8_t *buf = (uint8_t *)ios[i].buf + todo.done;
 			uint64_t bytes = ios[i].bytes - todo.done, off = ios[i].off + todo.done;
@@ -143,6 +146,8 @@ static void run_plain(struct okv_disk_file *file, struct okv_disk_io *ios, uint3
 			ret = settle(file, &ios[i], &todo, res);
 		}
 		ios[i].res = ret;
+		if (!ret && ios[i].done)
+			ios[i].done(ios[i].opaque, &ios[i]);
 	}
 }
 
@@ -215,6 +220,8 @@ static int run_ring(struct okv_disk_file *file, struct okv_disk_io *ios, uint32_
 	if (!todos)
 		return 1;
 	while (nr_left) {
+		uint32_t nr_seen = 0;
+		bool is_again;
 		uint64_t now;
 		int64_t res;
 		uint32_t i;
@@ -224,7 +231,20 @@ static int run_ring(struct okv_disk_file *file, struct okv_disk_io *ios, uint32_
 
 			if (!sqe)
 				break;
-			i = nr_again ? again[--nr_again] : next++;
+			is_again = nr_again != 0;
+			i = is_again ? again[--nr_again] : next++;
+			if (!is_again && ios[i].begin) {
+				/* What was prepared so far is under way meanwhile. A no-op keeps the slot's place. */
+				io_uring_prep_nop(sqe);
+				io_uring_sqe_set_data64(sqe, CANCEL_DATA);
+				io_uring_submit(&file->ring);
+				ios[i].begin(ios[i].opaque, &ios[i]);
+				sqe = io_uring_get_sqe(&file->ring);
+				if (!sqe) {
+					again[nr_again++] = i;
+					break;
+				}
+			}
 			prep(file, sqe, &ios[i], &todos[i]);
 			io_uring_sqe_set_data64(sqe, i);
 			todos[i].is_flying = true;
@@ -246,7 +266,8 @@ static int run_ring(struct okv_disk_file *file, struct okv_disk_io *ios, uint32_
 			free(todos);
 			return -ETIME;
 		}
-		while (!io_uring_peek_cqe(&file->ring, &cqe)) {
+		/* Not all of them before the queue is filled again. */
+		while (nr_seen++ < SEEN_MAX && !io_uring_peek_cqe(&file->ring, &cqe)) {
 			uint64_t data = io_uring_cqe_get_data64(cqe);
 
 			res = cqe->res;
@@ -268,6 +289,8 @@ static int run_ring(struct okv_disk_file *file, struct okv_disk_io *ios, uint32_
 			}
 			ios[i].res = ret;
 			nr_left--;
+			if (!ret && ios[i].done)
+				ios[i].done(ios[i].opaque, &ios[i]);
 		}
 	}
 	free(todos);

@@ -22,7 +22,7 @@
 #define BACKOFF_MAX_NS		UINT64_C(30000000000)
 /* Of a segment, how much of it reclaim may move. */
 #define MOVE_SHIFT		2
-/* One write for the header, one at least for each record. */
+/* One write is the header's. */
 #define BATCH_IOS		(OKV_STORE_IOS - 1)
 
 void okv_store_notice(struct okv_store *store, const char *format, ...)
@@ -275,17 +275,47 @@ static bool batch_fits(const struct okv_store *store, const struct okv_segment *
 	return end + okv_spill_pages(segment->table_bytes + table_bytes) + OKV_SPILL_PAGE <= store->super.segment_bytes;
 }
 
+/* A batch under way: its header is made while its payloads are written already. */
+struct okv_batch_work {
+	struct okv_store	*store;
+	struct okv_store_put	**puts;
+	struct okv_spill_batch	batch;
+};
+
+static void finish_header(void *opaque, struct okv_disk_io *io)
+{
+	struct okv_batch_work *work = opaque;
+	uint8_t *header = work->store->header;
+	uint64_t at = OKV_SPILL_BATCH_HEAD;
+
+	(void)io;
+	memset(header, 0, work->batch.header_bytes);
+	for (uint32_t i = 0; i < work->batch.nr_records; i++) {
+		struct okv_record *rec = &work->puts[i]->rec;
+
+		rec->crc = okv_record_seed(rec);
+		for (uint32_t p = 0; p < rec->nr_parts; p++)
+			if (rec->parts[p].bytes)
+				rec->crc = okv_crc32c_extend(rec->crc, work->puts[i]->bufs[p], rec->parts[p].bytes);
+		okv_record_encode(rec, header + at);
+		at += okv_record_bytes(rec);
+	}
+	okv_batch_encode(work->store->super.uuid, &work->batch, header);
+}
+
 /* Write @puts, which fit, and make them findable. On an error nothing of them is. */
 static int write_batch(struct okv_store *store, struct okv_store_put **puts, uint32_t nr, uint64_t table_bytes)
 {
 	struct okv_segment *segment = &store->segments[store->active];
-	struct okv_spill_batch batch = {
-		.life = segment->life, .off = segment->append_off, .nr_records = nr,
-		.header_bytes = okv_batch_header_bytes(table_bytes),
+	struct okv_batch_work work = {
+		.store = store, .puts = puts,
+		.batch = {
+			.life = segment->life, .off = segment->append_off, .nr_records = nr,
+			.header_bytes = okv_batch_header_bytes(table_bytes),
+		},
 	};
-	uint64_t at = OKV_SPILL_BATCH_HEAD, off = batch.off + batch.header_bytes;
-	uint64_t base = okv_segment_off(store, store->active);
-	uint32_t nr_ios, where;
+	uint64_t off = work.batch.off + work.batch.header_bytes, base = okv_segment_off(store, store->active);
+	uint32_t nr_ios = 0, where;
 	int ret;
 
 	pthread_mutex_lock(&store->lock);
@@ -296,27 +326,24 @@ static int write_batch(struct okv_store *store, struct okv_store_put **puts, uin
 	if (ret)
 		return ret;
 
-	memset(store->header, 0, batch.header_bytes);
-	nr_ios = add_io(store->ios, 0, base + batch.off, store->header, batch.header_bytes, true);
 	for (uint32_t i = 0; i < nr; i++) {
 		struct okv_record *rec = &puts[i]->rec;
 
 		rec->generation = store->next_generation++;
 		rec->off = off;
 		rec->flags = 0;
-		rec->crc = okv_record_seed(rec);
 		for (uint32_t p = 0; p < rec->nr_parts; p++) {
 			if (!rec->parts[p].bytes)
 				continue;
-			rec->crc = okv_crc32c_extend(rec->crc, puts[i]->bufs[p], rec->parts[p].bytes);
 			nr_ios = add_io(store->ios, nr_ios, base + off, (void *)puts[i]->bufs[p], rec->parts[p].bytes, true);
 			off += rec->parts[p].bytes;
 		}
-		okv_record_encode(rec, store->header + at);
-		at += okv_record_bytes(rec);
 	}
-	batch.bytes = off - batch.off;
-	okv_batch_encode(store->super.uuid, &batch, store->header);
+	work.batch.bytes = off - work.batch.off;
+	store->ios[nr_ios++] = (struct okv_disk_io){
+		.off = base + work.batch.off, .buf = store->header, .bytes = work.batch.header_bytes, .is_write = true,
+		.begin = finish_header, .opaque = &work,
+	};
 	ret = -OKV_FAILPOINT("spill.before_write");
 	if (!ret)
 		ret = okv_store_run(store, nr_ios);
@@ -328,7 +355,7 @@ static int write_batch(struct okv_store *store, struct okv_store_put **puts, uin
 	}
 
 	pthread_mutex_lock(&store->lock);
-	segment->append_off += batch.bytes;
+	segment->append_off += work.batch.bytes;
 	segment->has_table = false;
 	segment->used_ns = now_ns(store);
 	for (uint32_t i = 0; i < nr; i++) {
@@ -337,7 +364,7 @@ static int write_batch(struct okv_store *store, struct okv_store_put **puts, uin
 		assert(!ret);
 		okv_catalog_add(store, store->active, where, &puts[i]->rec);
 	}
-	store->stats.write_bytes += batch.bytes;
+	store->stats.write_bytes += work.batch.bytes;
 	pthread_mutex_unlock(&store->lock);
 	return 0;
 }
@@ -686,14 +713,37 @@ static uint32_t get_entry(const struct okv_store *store, const struct okv_store_
 	return rec.generation == get->rec.generation ? entry : OKV_CATALOG_NONE;
 }
 
-static int get_verify(const struct okv_store_get *get)
+static bool is_sum_right(const struct okv_store_get *get)
 {
 	uint32_t crc = okv_record_seed(&get->rec);
 
 	for (uint32_t p = 0; p < get->rec.nr_parts; p++)
 		if (get->rec.parts[p].bytes)
 			crc = okv_crc32c_extend(crc, get->bufs[p], get->rec.parts[p].bytes);
-	return crc == get->rec.crc ? 0 : -EBADMSG;
+	return crc == get->rec.crc;
+}
+
+/* A request has come back: compare the sums of the blocks of which it was the last, while others are under way. */
+static void get_done(void *opaque, struct okv_disk_io *io)
+{
+	struct okv_store *store = opaque;
+	struct okv_store_get *get = store->io_gets[io - store->ios];
+	uint64_t left = io->bytes;
+
+	/* The runs of a list follow the order of its gets, so those that one is for stand side by side. */
+	for (const uint8_t *at = io->buf; left; get++) {
+		bool is_for = false;
+
+		for (uint32_t p = 0; p < get->rec.nr_parts && left && !get->res; p++) {
+			if (!get->rec.parts[p].bytes || get->bufs[p] != at)
+				continue;
+			at += get->rec.parts[p].bytes;
+			left -= get->rec.parts[p].bytes;
+			is_for = true;
+		}
+		if (is_for && !--get->nr_pending)
+			get->is_good = is_sum_right(get);
+	}
 }
 
 /* What reading it has shown. */
@@ -703,7 +753,7 @@ static void get_settle(struct okv_store *store, struct okv_store_get *get)
 	uint32_t entry;
 
 	if (!get->res)
-		get->res = get_verify(get);
+		get->res = get->is_good ? 0 : -EBADMSG;
 	pthread_mutex_lock(&store->lock);
 	entry = get_entry(store, get);
 	if (get->res) {
@@ -729,17 +779,28 @@ static uint32_t get_ios(struct okv_store *store, struct okv_store_get *gets, uin
 	*nr_ios = 0;
 	for (i = 0; i < nr && *nr_ios + OKV_SPILL_PARTS_MAX <= OKV_STORE_IOS; i++) {
 		struct okv_store_get *get = &gets[i];
-		uint32_t entry = get_entry(store, get);
+		uint32_t entry = get_entry(store, get), nr_before, last = UINT32_MAX;
 		uint64_t off;
 
 		get->res = entry == OKV_CATALOG_NONE ? -ENOENT : 0;
+		get->nr_pending = 0;
+		get->is_good = false;
 		if (get->res)
 			continue;
 		off = okv_segment_off(store, store->catalog.entries[entry].segment) + get->rec.off;
 		for (uint32_t p = 0; p < get->rec.nr_parts; p++) {
 			if (!get->rec.parts[p].bytes)
 				continue;
-			*nr_ios = add_io(store->ios, *nr_ios, off, get->bufs[p], get->rec.parts[p].bytes, false);
+			nr_before = *nr_ios;
+			*nr_ios = add_io(store->ios, nr_before, off, get->bufs[p], get->rec.parts[p].bytes, false);
+			if (*nr_ios != nr_before) {
+				store->io_gets[nr_before] = get;
+				store->ios[nr_before].done = get_done;
+				store->ios[nr_before].opaque = store;
+			}
+			/* One more request has a part of it, unless the last one got longer by a second part. */
+			get->nr_pending += *nr_ios != nr_before || *nr_ios != last;
+			last = *nr_ios;
 			off += get->rec.parts[p].bytes;
 		}
 	}
@@ -1105,6 +1166,7 @@ static void store_free(struct okv_store *store)
 		free(store->bounce);
 	}
 	free(store->ios);
+	free(store->io_gets);
 	pthread_mutex_destroy(&store->io_lock);
 	pthread_mutex_destroy(&store->lock);
 	free(store);
@@ -1130,7 +1192,8 @@ int okv_store_open(struct okv_disk *disk, const struct okv_store_config *config,
 	pthread_mutex_init(&store->lock, NULL);
 	store->header = aligned_alloc(OKV_SPILL_PAGE, OKV_STORE_HEADER_BYTES);
 	store->ios = calloc(OKV_STORE_IOS, sizeof(*store->ios));
-	if (!store->header || !store->ios || okv_catalog_init(&store->catalog))
+	store->io_gets = calloc(OKV_STORE_IOS, sizeof(*store->io_gets));
+	if (!store->header || !store->ios || !store->io_gets || okv_catalog_init(&store->catalog))
 		goto err_free;
 
 	if (!store->config.capacity_bytes)

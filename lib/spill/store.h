@@ -122,6 +122,7 @@ struct okv_store {
 	uint8_t			*bounce;	/* for records that are moved or checked; NULL until then */
 	uint64_t		bounce_bytes;
 	struct okv_disk_io	*ios;		/* [OKV_STORE_IOS] */
+	struct okv_store_get	**io_gets;	/* [OKV_STORE_IOS]: of a list of reads, the first that each is for */
 	uint32_t		active;		/* index, or OKV_CATALOG_NONE */
 	uint64_t		next_seq;
 	uint64_t		next_generation;
@@ -173,11 +174,14 @@ int okv_store_put(struct okv_store *store, struct okv_store_put *puts, uint32_t 
  * @bufs: [rec.nr_parts], aligned to a page
  * @res:  0 with every byte as it was stored, or -ENOENT (gone meanwhile), -EBADMSG (damaged; it is not found
  *        again), -EIO, -ETIME. Else the contents of the buffers are undefined.
+ * @nr_pending, @is_good: the store's: requests that are to come; its sum is right
  */
 struct okv_store_get {
 	struct okv_record	rec;
 	void			*bufs[OKV_SPILL_PARTS_MAX];
 	int			res;
+	uint32_t		nr_pending;
+	bool			is_good;
 };
 
 /** Return: as okv_store_put(). */
@@ -195,7 +199,7 @@ int okv_store_check_books(struct okv_store *store, const char **reason);
 
 /* ---- inside, for the store's own files ------------------------------------------------------ */
 
-#define OKV_STORE_IOS	256u
+#define OKV_STORE_IOS	1024u
 /** Longest header of a batch. */
 #define OKV_STORE_HEADER_BYTES \
 	((OKV_SPILL_BATCH_HEAD + OKV_SPILL_BATCH_TAIL + \

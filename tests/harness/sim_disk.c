@@ -84,6 +84,8 @@ static int sim_run(struct okv_disk *disk, struct okv_disk_io *ios, uint32_t nr, 
 		struct okv_disk_io *io = &ios[i];
 		uint64_t there;
 
+		if (io->begin)
+			io->begin(io->opaque, io);
 		if (io->off % 4096 || io->bytes % 4096 || !io->bytes || (uintptr_t)io->buf % 4096) {
 			fprintf(stderr, "sim_disk: a request that is not of whole pages: %llu + %llu\n",
 				(unsigned long long)io->off, (unsigned long long)io->bytes);
@@ -109,6 +111,8 @@ static int sim_run(struct okv_disk *disk, struct okv_disk_io *ios, uint32_t nr, 
 			sim_disk_poke(sim, io->off, io->buf, io->bytes);
 			if (sim->is_logging)
 				push(&sim->journal, &sim->nr_entries, &sim->room, false, io->off, io->buf, io->bytes);
+			if (io->done)
+				io->done(io->opaque, io);
 			continue;
 		}
 		there = io->off < sim->bytes ? sim->bytes - io->off : 0;
@@ -116,6 +120,8 @@ static int sim_run(struct okv_disk *disk, struct okv_disk_io *ios, uint32_t nr, 
 			there = io->bytes;
 		memcpy(io->buf, sim->base + io->off, there);
 		memset((uint8_t *)io->buf + there, 0, io->bytes - there);
+		if (io->done)
+			io->done(io->opaque, io);
 	}
 	return 0;
 }

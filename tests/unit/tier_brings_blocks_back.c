@@ -6,6 +6,7 @@
  * not answer cost hits and nothing else.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -339,6 +340,62 @@ static void tier_stuck_disk_keeps_its_memory(void **state)
 	}
 }
 
+struct player {
+	struct tiers		*tiers;
+	struct kv_story		*stories;
+	uint32_t		nr_stories;
+	uint64_t		seed;
+	uint64_t		nr_hit;
+};
+
+static void *player_run(void *arg)
+{
+	struct player *player = arg;
+	struct kv_world *world = &player->tiers->world;
+
+	for (uint32_t step = 0; step < 60; step++) {
+		const struct kv_story *story = &player->stories[spill_random(&player->seed) % player->nr_stories];
+		struct omnikv_seq *seq = kv_open(world, story, true);
+		uint64_t hit = omnikv_seq_tokens(seq);
+
+		player->nr_hit += hit;
+		KV_MUST(!hit || !kv_compare(world, seq, story, 0, hit));
+		/* Others may lease the rest of the pool for a while. */
+		if (hit < story->nr_tokens && !omnikv_seq_append(seq, story->nr_tokens - hit)) {
+			kv_store(world, seq, story, hit, story->nr_tokens);
+			KV_MUST(kv_commit(world, seq, story, true) >= 0);
+		}
+		omnikv_seq_close(seq);
+	}
+	return NULL;
+}
+
+static void tier_serves_many_threads(void **state)
+{
+	struct player players[3];
+	struct kv_story stories[9];
+	pthread_t threads[3];
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 24, OMNIKV_SPILL_ADMIT_ALL);
+	for (uint32_t i = 0; i < 9; i++)
+		make_story(&stories[i], i / 2 + 1, (3 + i % 4) * T + i % 3 * 4);
+	for (uint32_t i = 0; i < 3; i++) {
+		players[i] = (struct player){ .tiers = &tiers, .stories = stories, .nr_stories = 9, .seed = i };
+		assert_int_equal(pthread_create(&threads[i], NULL, player_run, &players[i]), 0);
+	}
+	for (uint32_t i = 0; i < 3; i++) {
+		pthread_join(threads[i], NULL);
+		assert_true(players[i].nr_hit > 0);
+	}
+	kv_world_check(&tiers.world);
+	assert_true(stats_of(&tiers).blocks_hit_nvme > 0);
+	for (uint32_t i = 0; i < 9; i++)
+		kv_story_free(&stories[i]);
+	close_tiers(&tiers);
+}
+
 static void tier_is_not_there_unless_asked_for(void **state)
 {
 	struct omnikv_manager_config config = { .size = sizeof(config), .spill_admit = 7 };
@@ -369,6 +426,7 @@ int main(void)
 		cmocka_unit_test(tier_may_skip_what_was_used_once),
 		cmocka_unit_test(tier_trouble_costs_hits_only),
 		cmocka_unit_test(tier_stuck_disk_keeps_its_memory),
+		cmocka_unit_test(tier_serves_many_threads),
 		cmocka_unit_test(tier_is_not_there_unless_asked_for),
 	};
 
