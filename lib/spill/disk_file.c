@@ -402,8 +402,11 @@ static void file_close(struct okv_disk *disk)
 	 * The kernel takes a ring down in its own time and keeps the file, and with it the owner's lock, until then.
 	 * That is right while something is under way; else the lock is given up here.
 	 */
-	if (file_is_idle(disk))
+	if (file_is_idle(disk)) {
 		flock(file->fd, LOCK_UN);
+		if (file->info.is_uring)
+			io_uring_unregister_files(&file->ring);
+	}
 	if (file->info.is_uring)
 		io_uring_queue_exit(&file->ring);
 	close(file->fd);

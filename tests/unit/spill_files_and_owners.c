@@ -166,6 +166,45 @@ static void spill_second_owner_is_told_who_the_first_is(void **state)
 	close(go[1]);
 }
 
+static void spill_eight_owners_at_once_keep_their_blocks(void **state)
+{
+	struct omnikv_spill_config config = options(0);
+	struct omnikv_spill *spill;
+	uint32_t nr_owners = 0;
+	pid_t pids[8];
+	bool was_owner[8];
+
+	(void)state;
+	config.capacity_bytes = 64 << 20;
+	for (uint32_t i = 0; i < 8; i++) {
+		pids[i] = fork();
+		if (!pids[i]) {
+			int ret = omnikv_spill_open(dir, &config, &spill, NULL);
+
+			if (ret)
+				_exit(ret == -EBUSY ? 2 : 1);
+			if (spill_put_run(spill->store, i, 0, 500, 4096, 1) || spill_get(spill->store, i, 499))
+				_exit(1);
+			kill(getpid(), SIGKILL);
+		}
+	}
+	for (uint32_t i = 0; i < 8; i++) {
+		int status;
+
+		assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+		was_owner[i] = WIFSIGNALED(status);
+		/* Refused, or all of it stored. */
+		assert_true(was_owner[i] || WEXITSTATUS(status) == 2);
+		nr_owners += was_owner[i];
+	}
+	assert_true(nr_owners >= 1);
+	spill = must_open(&config);
+	for (uint32_t i = 0; i < 8; i++)
+		for (uint64_t id = 0; id < 500; id++)
+			assert_int_equal(spill_get(spill->store, i, id), was_owner[i] ? 0 : -ENOENT);
+	omnikv_spill_close(spill);
+}
+
 static void spill_survives_kill_at_any_moment(void **state)
 {
 	struct omnikv_spill_config config = options(0);
@@ -445,6 +484,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(spill_works_in_each_way_of_doing_io),
 		TEST(spill_second_owner_is_told_who_the_first_is),
+		TEST(spill_eight_owners_at_once_keep_their_blocks),
 		TEST(spill_survives_kill_at_any_moment),
 		TEST(spill_offsets_beyond_4_gib_are_kept),
 		TEST(spill_system_calls_may_fail),

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "crc32c.h"
 #include "tests/harness/spill_world.h"
 
 #define SEGMENT		(256u << 10)
@@ -166,6 +167,10 @@ static void spill_cap_holds_and_hot_blocks_stay(void **state)
 	check_books(store);
 	okv_store_close(store);
 	assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+	/* What is used is what is there, not what this opening wrote. */
+	assert_true(stats_of(store).used_bytes + SEGMENT >= stats.used_bytes);
+	assert_true(stats_of(store).used_bytes <= stats.capacity_bytes);
+	assert_true(stats_of(store).nr_records >= nr_there);
 	for (uint64_t id = 1180; id < 1200; id++)
 		assert_int_equal(spill_get(store, 1, id), 0);
 	check_books(store);
@@ -245,6 +250,40 @@ static void spill_bad_requests_are_refused(void **state)
 	assert_int_equal(sim.base[100], 0x33);
 	sim_disk_fini(&sim);
 	free(page);
+}
+
+static void spill_later_format_is_refused_once(void **state)
+{
+	struct okv_store_config config = spill_sim_config(CAPACITY, SEGMENT);
+	struct omnikv_error err = { "" };
+	struct okv_store *store;
+	struct sim_disk sim;
+	uint32_t crc;
+
+	(void)state;
+	sim_disk_init(&sim, CAPACITY);
+	assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+	assert_int_equal(spill_put_run(store, 1, 0, 5, BLOCK, 1), 0);
+	okv_store_close(store);
+	sim.base[8] = 2;
+	crc = okv_crc32c(sim.base, 508);
+	memcpy(sim.base + 508, &crc, 4);
+	assert_int_equal(okv_store_open(&sim.disk, &config, &store, &err), -EPROTO);
+	assert_non_null(strstr(err.text, "version 2"));
+	sim.base[8] = 1;
+	sim.base[60] = 1;
+	crc = okv_crc32c(sim.base, 508);
+	memcpy(sim.base + 508, &crc, 4);
+	assert_int_equal(okv_store_open(&sim.disk, &config, &store, &err), -EOPNOTSUPP);
+	/* Nothing was changed: it is there for whoever understands it. */
+	sim.base[60] = 0;
+	crc = okv_crc32c(sim.base, 508);
+	memcpy(sim.base + 508, &crc, 4);
+	assert_int_equal(okv_store_open(&sim.disk, &config, &store, &err), 0);
+	for (uint64_t id = 0; id < 5; id++)
+		assert_int_equal(spill_get(store, 1, id), 0);
+	okv_store_close(store);
+	sim_disk_fini(&sim);
 }
 
 static void spill_full_disk_degrades_and_resumes(void **state)
@@ -346,6 +385,7 @@ int main(void)
 		cmocka_unit_test(spill_without_close_is_found_batch_by_batch),
 		cmocka_unit_test(spill_cap_holds_and_hot_blocks_stay),
 		cmocka_unit_test(spill_bad_requests_are_refused),
+		cmocka_unit_test(spill_later_format_is_refused_once),
 		cmocka_unit_test(spill_full_disk_degrades_and_resumes),
 		cmocka_unit_test(spill_stuck_disk_is_given_up_until_it_answers),
 		cmocka_unit_test(spill_reclaim_weighs_gain_against_cost),

@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "failpoint.h"
 #include "manager/manager.h"
 #include "spill/spill.h"
 #include "tests/harness/kv_world.h"
@@ -160,6 +161,45 @@ static void tier_keeps_tenants_apart(void **state)
 	assert_int_equal(play(&tiers, &story, false), 8 * T);
 	tiers.world.space = first;
 	omnikv_space_close(second);
+	kv_story_free(&story);
+	kv_story_free(&filler);
+	close_tiers(&tiers);
+}
+
+static int look_meanwhile(void *opaque, const char *name)
+{
+	struct kv_story *story = ((void **)opaque)[1];
+	struct tiers *tiers = ((void **)opaque)[0];
+	struct omnikv_seq *seq;
+
+	(void)name;
+	seq = kv_open(&tiers->world, story, false);
+	((uint64_t **)opaque)[2][0]++;
+	/* Its first blocks may be in memory still; what is on its way is not there, and nothing half is. */
+	KV_MUST(omnikv_seq_tokens(seq) < story->nr_tokens);
+	KV_MUST(!omnikv_seq_tokens(seq) || !kv_compare(&tiers->world, seq, story, 0, omnikv_seq_tokens(seq)));
+	omnikv_seq_close(seq);
+	return 0;
+}
+
+static void tier_block_on_its_way_is_a_miss(void **state)
+{
+	struct kv_story story, filler;
+	uint64_t nr_looks = 0;
+	struct tiers tiers;
+	void *args[3] = { &tiers, &story, &nr_looks };
+	struct okv_failpoint point = { .name = "tier.demote", .times = 1, .fn = look_meanwhile, .opaque = args };
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 20, OMNIKV_SPILL_ADMIT_ALL);
+	make_story(&story, 1, 8 * T);
+	make_story(&filler, 2, 16 * T);
+	play(&tiers, &story, false);
+	assert_int_equal(okv_failpoint_arm(&point), 0);
+	play(&tiers, &filler, false);
+	okv_failpoint_disarm_all();
+	assert_int_equal(nr_looks, 1);
+	assert_int_equal(play(&tiers, &story, false), 8 * T);
 	kv_story_free(&story);
 	kv_story_free(&filler);
 	close_tiers(&tiers);
@@ -421,6 +461,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tier_brings_back_every_byte),
 		cmocka_unit_test(tier_keeps_tenants_apart),
+		cmocka_unit_test(tier_block_on_its_way_is_a_miss),
 		cmocka_unit_test(tier_restart_finds_what_it_says),
 		cmocka_unit_test(tier_full_pool_answers_at_once),
 		cmocka_unit_test(tier_may_skip_what_was_used_once),
