@@ -529,7 +529,7 @@ static uint64_t measure_one(struct okv_disk_file *file, uint8_t *buf, uint64_t b
 	return file_now_ns(&file->disk) - begin;
 }
 
-/* The smallest depth that is within a tenth of the best. */
+/* The largest depth that is within a tenth of the best. */
 static void measure_depth(struct okv_disk_file *file)
 {
 	static const uint32_t depths[] = { 8, 16, 32, 64 };
@@ -552,13 +552,10 @@ static void measure_depth(struct okv_disk_file *file)
 			break;
 		best = ns[i] < best ? ns[i] : best;
 	}
-	file->info.queue_depth = 64;
-	for (uint32_t i = 0; i < 4 && best != UINT64_MAX; i++) {
-		if (ns[i] <= best + best / 10) {
+	file->info.queue_depth = depths[0];
+	for (uint32_t i = 0; i < 4 && ns[i] != UINT64_MAX; i++)
+		if (ns[i] <= best + best / 10)
 			file->info.queue_depth = depths[i];
-			break;
-		}
-	}
 	if (file_is_idle(&file->disk))
 		free(buf);
 }
