@@ -356,6 +356,25 @@ static void spill_pool_memory_is_registered(void **state)
 	if (!stats_of(spill).is_registered)
 		assert_true(nr_notes > 0);
 	omnikv_spill_close(spill);
+
+	/* The limit of locked memory, as an ordinary user meets it: named, and done without. */
+	{
+		struct okv_failpoint point = { .name = "spill.register", .error = ENOMEM };
+
+		nr_notes = 0;
+		assert_int_equal(okv_failpoint_arm(&point), 0);
+		spill = must_open(&config);
+		okv_failpoint_disarm_all();
+		assert_int_equal(nr_notes, 1);
+		assert_non_null(strstr(text, "ulimit -l"));
+		assert_int_equal(stats_of(spill).is_registered, 0);
+		get.bufs[0] = base + (2 << 20);
+		assert_int_equal(okv_store_find(spill->store, put.rec.ns, &put.rec.key, &get.rec), true);
+		assert_int_equal(okv_store_get(spill->store, &get, 1), 0);
+		assert_int_equal(get.res, 0);
+		assert_memory_equal(base, base + (2 << 20), BLOCK);
+		omnikv_spill_close(spill);
+	}
 	omnikv_pool_close(pool);
 }
 
