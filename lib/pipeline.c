@@ -5,12 +5,13 @@
  * Owns the division of HBM into slots and the dependencies between operations; rows come from
  * sequences, bytes are moved by the ring. One thread.
  *
- * Layer l uses slot l % R. What waits for what, all on the device, nothing on the host:
+ * A stage is one tile of one layer (without tiles, a layer). Stage s uses slot s % R. What waits for
+ * what, all on the device, nothing on the host:
  *
- *     load(l)   after  freed(l - R)                 the slot's previous layer is done with it
- *     kernel(l) after  load(l), or freed(l - R)     when there is no history to load
- *     store(l)  after  kernel(l)
- *     freed(l)  =      store(l), or kernel(l)       when there is nothing to store
+ *     load(s)   after  freed(s - R)                 the slot's previous stage is done with it
+ *     kernel(s) after  load(s), or freed(s - R)     when there is no history to load
+ *     store(s)  after  kernel(s)                    and so the copy of draft rows
+ *     freed(s)  =      store(s), or kernel(s)       when there is nothing to store
  *
  * All operations of a step are kept until its end, so that a failed one can be traced to the
  * first token that was lost, and checksums be folded in layer order whatever order they came in.
@@ -20,143 +21,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <omnikv/pipeline.h>
+#include "pipeline.h"
 
 #include "crc32c.h"
 #include "sequence.h"
 
 /* Planes begin at multiples of this, so that kernels may use their widest loads. */
 #define PLANE_ALIGN 256u
+/* Attention is folded in tiles of so many tokens: nothing is cut within one. */
+#define TILE_TOKENS 64u
 #define DEADLINE_NS (600ull * 1000 * 1000 * 1000)
-#define REAP_TIMEOUT_NS (120ull * 1000 * 1000 * 1000)
-
-/* Pieces of one plane of one sequence inside one operation. */
-struct run {
-	uint32_t	seq_idx;
-	uint32_t	layer_idx;
-	uint32_t	group;
-	uint32_t	plane;
-	uint32_t	first_piece;
-	uint32_t	nr_pieces;
-	uint64_t	from;		/* first token */
-	uint64_t	to;
-};
-
-/* The load or the store of one layer. */
-struct op {
-	struct omnikv_piece	*pieces;
-	uint64_t		*valid;
-	uint32_t		*crc;
-	struct run		*runs;
-	uint32_t		nr_pieces;
-	uint32_t		nr_runs;
-	uint32_t		layer;
-	bool			is_store;
-	bool			is_pending;	/* its last completion has not been seen */
-	int64_t			res;
-};
-
-/* One group of one layer: where it is stored, and where in a slot its planes lie. */
-struct layer_group {
-	uint32_t		group;
-	uint32_t		layer_idx;	/* among the group's stored layers */
-	int32_t			alias_of;	/* source layer, or -1 */
-	uint64_t		plane_off[OMNIKV_PLANES_MAX];
-};
-
-struct layer {
-	uint32_t		nr_groups;
-	struct layer_group	groups[OMNIKV_GROUPS_MAX];
-	struct op		load;
-	struct op		store;
-	struct omnikv_event	*loaded;
-	struct omnikv_event	*computed;
-	struct omnikv_event	*stored;
-	struct omnikv_event	*joined;	/* only where an alias needs two events at once */
-	/* Of this step; NULL where there is nothing to wait for. */
-	struct omnikv_event	*ready;		/* the kernel may run: loaded, or what the load would wait for */
-	struct omnikv_event	*freed;		/* the slot may be re-used: computed or stored */
-};
-
-/* Rows of every sequence in one group's planes, the same for all its layers. */
-struct rows {
-	uint64_t		*cu_kv;		/* [max_seqs + 1] */
-	uint64_t		*new_row;	/* [max_seqs] */
-};
-
-struct omnikv_step {
-	struct omnikv_pipe	*pipe;
-	struct omnikv_step_seq	*seqs;		/* [max_seqs]; seq is NULL once aborted */
-	uint32_t		nr_seqs;
-	uint32_t		next_load;
-	uint32_t		next_acquire;
-	uint32_t		next_release;
-	uint32_t		nr_pending;
-	bool			is_open;
-	int			error;		/* submission failed in the middle */
-	uint32_t		error_layer;
-};
-
-struct omnikv_pipe {
-	struct omnikv_space	*space;
-	struct omnikv_ring	*ring;
-	struct omnikv_device	*dev;
-	struct omnikv_hbm	*hbm;
-	const struct omnikv_plan *plan;
-	uint32_t		nr_slots;
-	uint32_t		max_seqs;
-	uint64_t		slot_tokens;
-	uint64_t		slot_bytes;
-	uint64_t		deadline_ns;
-	bool			verify;
-	uint32_t		nr_layers;
-	struct layer		*layers;
-	struct rows		rows[OMNIKV_GROUPS_MAX];
-	struct omnikv_stream	*aux;		/* joins two events where an alias needs both */
-	struct omnikv_step	step;
-	struct omnikv_pipe_stats stats;
-	/* Storage of all operations, grown at step begin. */
-	struct omnikv_piece	*pieces;
-	uint64_t		*valid;
-	uint32_t		*crc;
-	struct run		*runs;
-	size_t			max_pieces;
-	size_t			max_valid;
-	size_t			max_runs;
-	size_t			nr_pieces;
-	size_t			nr_valid;
-	size_t			nr_runs;
-};
-
-/* Rows that tokens [0, tokens) fill in a group's plane. */
-static uint64_t tokens_to_rows(const struct omnikv_group *group, uint64_t tokens)
-{
-	if (group->tokens_per_entry == 0)
-		return tokens ? 1 : 0;
-	return tokens / group->tokens_per_entry;
-}
 
 /* Rows that a slot must hold for a group. */
-static uint64_t group_slot_rows(const struct omnikv_group *group, uint64_t slot_tokens, uint32_t max_seqs)
+static uint64_t group_slot_rows(const struct omnikv_group *group, const struct omnikv_pipe_config *c)
 {
 	if (group->tokens_per_entry == 0)
-		return max_seqs;
-	return slot_tokens / group->tokens_per_entry;
+		return (uint64_t)c->max_seqs + c->draft_tokens;
+	return c->slot_tokens / group->tokens_per_entry;
+}
+
+/* Bytes of @rows rows up to where the next plane may begin; false when a product wraps. */
+static bool plane_place(uint64_t rows, uint64_t row_bytes, uint64_t guard, uint64_t *off, uint64_t *size)
+{
+	uint64_t bytes;
+
+	if (__builtin_mul_overflow(rows, row_bytes, size) || __builtin_add_overflow(*size, PLANE_ALIGN - 1 + guard, &bytes))
+		return false;
+	bytes &= ~(uint64_t)(PLANE_ALIGN - 1);
+	return !__builtin_add_overflow(*off, bytes, off);
 }
 
 /* Place the planes of all groups of one layer; false when a product wraps. */
-static bool layer_bytes(const struct omnikv_plan *plan, uint32_t layer, uint64_t slot_tokens, uint32_t max_seqs,
-			struct layer *out, uint64_t *bytes)
+static bool layer_bytes(const struct omnikv_plan *plan, uint32_t layer, const struct omnikv_pipe_config *c,
+			struct okv_pipe_layer *out, uint64_t *bytes)
 {
-	uint64_t off = 0;
+	uint64_t guard = c->flags & OMNIKV_PIPE_F_DEBUG_VIEWS ? PLANE_ALIGN : 0;
+	uint64_t off = guard, size;
 	uint32_t g, i, p;
 
 	if (out)
 		out->nr_groups = 0;
 	for (g = 0; g < plan->layout.nr_groups; g++) {
 		const struct omnikv_group *group = &plan->layout.groups[g];
-		uint64_t rows = group_slot_rows(group, slot_tokens, max_seqs);
-		struct layer_group *lg = NULL;
+		struct okv_pipe_group *lg = NULL;
 		uint32_t stored = 0;
 
 		for (i = 0; i < group->nr_layers && group->layers[i] != layer; i++)
@@ -177,29 +84,25 @@ static bool layer_bytes(const struct omnikv_plan *plan, uint32_t layer, uint64_t
 			}
 		}
 		for (p = 0; p < group->nr_planes; p++) {
-			uint64_t size;
-
 			if (lg)
 				lg->plane_off[p] = off;
-			if (__builtin_mul_overflow(rows, plan->groups[g].row_bytes[p], &size) ||
-			    __builtin_add_overflow(size, PLANE_ALIGN - 1, &size))
+			if (!plane_place(group_slot_rows(group, c), plan->groups[g].row_bytes[p], guard, &off, &size))
 				return false;
-			size &= ~(uint64_t)(PLANE_ALIGN - 1);
-			if (__builtin_add_overflow(off, size, &off))
-				return false;
+			if (lg)
+				lg->plane_bytes[p] = size;
 		}
 	}
 	*bytes = off;
 	return true;
 }
 
-static uint64_t slot_bytes(const struct omnikv_plan *plan, uint64_t slot_tokens, uint32_t max_seqs)
+static uint64_t slot_bytes(const struct omnikv_plan *plan, const struct omnikv_pipe_config *c)
 {
 	uint64_t most = 0, bytes;
 	uint32_t l;
 
 	for (l = 0; l < plan->layout.nr_layers; l++) {
-		if (!layer_bytes(plan, l, slot_tokens, max_seqs, NULL, &bytes))
+		if (!layer_bytes(plan, l, c, NULL, &bytes))
 			return 0;
 		if (bytes > most)
 			most = bytes;
@@ -207,10 +110,36 @@ static uint64_t slot_bytes(const struct omnikv_plan *plan, uint64_t slot_tokens,
 	return most;
 }
 
+/* Place the draft rows of all layers from @off on; returns where they end, 0 when a product wraps. */
+static uint64_t drafts_place(const struct omnikv_plan *plan, const struct omnikv_pipe_config *c, uint64_t off,
+			     struct okv_pipe_layer *layers)
+{
+	uint64_t size;
+	uint32_t g, i, k, p;
+
+	for (g = 0; g < plan->layout.nr_groups && c->draft_tokens; g++) {
+		const struct omnikv_group *group = &plan->layout.groups[g];
+
+		for (i = 0; i < group->nr_layers; i++) {
+			for (p = 0; p < group->nr_planes; p++) {
+				for (k = 0; layers && k < layers[group->layers[i]].nr_groups; k++) {
+					if (layers[group->layers[i]].groups[k].group == g)
+						layers[group->layers[i]].groups[k].draft_off[p] = off;
+				}
+				if (!plane_place(c->draft_tokens, plan->groups[g].row_bytes[p], 0, &off, &size))
+					return 0;
+			}
+		}
+	}
+	return off;
+}
+
 static bool config_read(const struct omnikv_pipe_config *config, struct omnikv_pipe_config *out)
 {
 	if (!config || config->size != sizeof(*config) || config->slot_tokens == 0 ||
-	    config->nr_slots > OMNIKV_LAYERS_MAX || config->max_seqs > (1u << 20))
+	    config->nr_slots > OMNIKV_LAYERS_MAX || config->max_seqs > (1u << 20) ||
+	    config->draft_tokens > (1u << 20) || config->flags & ~OMNIKV_PIPE_F_ALL ||
+	    (config->page_rows && config->slot_tokens % config->page_rows))
 		return false;
 	*out = *config;
 	if (out->nr_slots == 0)
@@ -219,6 +148,8 @@ static bool config_read(const struct omnikv_pipe_config *config, struct omnikv_p
 		out->max_seqs = 64;
 	if (out->deadline_ns == 0)
 		out->deadline_ns = DEADLINE_NS;
+	if (okv_pipe_debug_is_wanted())
+		out->flags |= OMNIKV_PIPE_F_DEBUG_VIEWS;
 	return true;
 }
 
@@ -227,34 +158,41 @@ uint64_t omnikv_pipe_hbm_bytes(const struct omnikv_plan *plan, const struct omni
 	struct omnikv_pipe_config c;
 	uint64_t bytes;
 
-	if (!config_read(config, &c) ||
-	    __builtin_mul_overflow(slot_bytes(plan, c.slot_tokens, c.max_seqs), c.nr_slots, &bytes))
+	if (!config_read(config, &c) || __builtin_mul_overflow(slot_bytes(plan, &c), c.nr_slots, &bytes))
 		return 0;
-	return bytes;
+	return drafts_place(plan, &c, bytes, NULL);
+}
+
+static void stage_free(struct okv_pipe_stage *stage)
+{
+	struct omnikv_event *events[] = { stage->loaded, stage->computed, stage->stored, stage->kept,
+					  stage->joined, stage->released, stage->poisoned };
+	uint32_t i;
+
+	for (i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
+		if (events[i])
+			omnikv_event_destroy(events[i]);
+	}
 }
 
 static void pipe_free(struct omnikv_pipe *pipe)
 {
-	uint32_t g, l;
+	size_t s;
 
-	for (l = 0; pipe->layers && l < pipe->nr_layers; l++) {
-		if (pipe->layers[l].loaded)
-			omnikv_event_destroy(pipe->layers[l].loaded);
-		if (pipe->layers[l].computed)
-			omnikv_event_destroy(pipe->layers[l].computed);
-		if (pipe->layers[l].stored)
-			omnikv_event_destroy(pipe->layers[l].stored);
-		if (pipe->layers[l].joined)
-			omnikv_event_destroy(pipe->layers[l].joined);
-	}
+	for (s = 0; s < pipe->nr_made; s++)
+		stage_free(&pipe->stages[s]);
+	if (pipe->accepted_event)
+		omnikv_event_destroy(pipe->accepted_event);
 	if (pipe->aux)
 		omnikv_stream_destroy(pipe->aux);
-	for (g = 0; g < OMNIKV_GROUPS_MAX; g++) {
-		free(pipe->rows[g].cu_kv);
-		free(pipe->rows[g].new_row);
-	}
 	free(pipe->step.seqs);
+	free(pipe->step.lanes);
+	free(pipe->step.draft_base);
+	free(pipe->drafts);
 	free(pipe->layers);
+	free(pipe->stages);
+	free(pipe->tiles);
+	free(pipe->tile_words);
 	free(pipe->pieces);
 	free(pipe->valid);
 	free(pipe->crc);
@@ -268,6 +206,21 @@ static void error_set(struct omnikv_error *err, const char *text)
 		snprintf(err->text, sizeof(err->text), "%s", text);
 }
 
+static bool layout_has_alias(const struct omnikv_layout *layout)
+{
+	uint32_t g, i;
+
+	for (g = 0; g < layout->nr_groups; g++) {
+		for (i = 0; i < layout->groups[g].nr_layers; i++) {
+			if (layout->groups[g].alias_of[i] >= 0)
+				return true;
+		}
+	}
+	return false;
+}
+
+static int stages_grow(struct omnikv_pipe *pipe, size_t need);
+
 int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, struct omnikv_hbm *hbm,
 		       const struct omnikv_pipe_config *config, struct omnikv_pipe **out,
 		       struct omnikv_error *err)
@@ -276,11 +229,11 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 	struct omnikv_pipe_config c;
 	struct omnikv_pipe *pipe;
 	uint64_t need, unused;
-	uint32_t g, l;
+	uint32_t l;
 	int ret = -ENOMEM;
 
 	if (!config_read(config, &c)) {
-		error_set(err, "pipe: slot_tokens is 0, or nr_slots or max_seqs out of range");
+		error_set(err, "pipe: slot_tokens is 0 or no multiple of page_rows, an unknown flag, or nr_slots, max_seqs or draft_tokens out of range");
 		return -EINVAL;
 	}
 	need = omnikv_pipe_hbm_bytes(plan, &c);
@@ -289,8 +242,12 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 		return -EINVAL;
 	}
 	if (need > omnikv_hbm_bytes(hbm)) {
-		error_set(err, "pipe: the HBM given is smaller than nr_slots layer buffers; see omnikv_pipe_hbm_bytes()");
+		error_set(err, "pipe: the HBM given is smaller than nr_slots layer buffers and the drafts; see omnikv_pipe_hbm_bytes()");
 		return -ENOSPC;
+	}
+	if (c.draft_tokens && layout_has_alias(&plan->layout)) {
+		error_set(err, "pipe: drafts cannot be kept in HBM where a layer reads another one's KV; give draft_tokens 0");
+		return -EOPNOTSUPP;
 	}
 
 	pipe = calloc(1, sizeof(*pipe));
@@ -304,41 +261,35 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 	pipe->nr_slots = c.nr_slots;
 	pipe->max_seqs = c.max_seqs;
 	pipe->slot_tokens = c.slot_tokens;
-	pipe->slot_bytes = slot_bytes(plan, c.slot_tokens, c.max_seqs);
+	pipe->slot_bytes = slot_bytes(plan, &c);
+	pipe->page_rows = c.page_rows;
+	pipe->draft_tokens = c.draft_tokens;
 	pipe->verify = c.verify;
+	pipe->is_debug = c.flags & OMNIKV_PIPE_F_DEBUG_VIEWS;
 	pipe->deadline_ns = c.deadline_ns;
 	pipe->nr_layers = plan->layout.nr_layers;
 	pipe->stats.size = sizeof(pipe->stats);
+	pipe->step.pipe = pipe;
 
 	pipe->layers = calloc(pipe->nr_layers, sizeof(*pipe->layers));
 	pipe->step.seqs = calloc(pipe->max_seqs, sizeof(*pipe->step.seqs));
-	if (!pipe->layers || !pipe->step.seqs)
+	pipe->step.lanes = calloc(pipe->max_seqs, sizeof(*pipe->step.lanes));
+	pipe->step.draft_base = calloc(pipe->max_seqs, sizeof(*pipe->step.draft_base));
+	pipe->drafts = calloc(pipe->max_seqs, sizeof(*pipe->drafts));
+	if (!pipe->layers || !pipe->step.seqs || !pipe->step.lanes || !pipe->step.draft_base || !pipe->drafts)
 		goto err_free;
-	for (g = 0; g < plan->layout.nr_groups; g++) {
-		pipe->rows[g].cu_kv = calloc((size_t)pipe->max_seqs + 1, sizeof(uint64_t));
-		pipe->rows[g].new_row = calloc(pipe->max_seqs, sizeof(uint64_t));
-		if (!pipe->rows[g].cu_kv || !pipe->rows[g].new_row)
-			goto err_free;
-	}
-	for (l = 0; l < pipe->nr_layers; l++) {
-		struct layer *layer = &pipe->layers[l];
-
-		layer_bytes(plan, l, c.slot_tokens, c.max_seqs, layer, &unused);
-		ret = omnikv_event_create(pipe->dev, &layer->loaded);
-		if (!ret)
-			ret = omnikv_event_create(pipe->dev, &layer->computed);
-		if (!ret)
-			ret = omnikv_event_create(pipe->dev, &layer->stored);
-		for (g = 0; g < layer->nr_groups && !ret && !layer->joined; g++) {
-			if (layer->groups[g].alias_of >= 0)
-				ret = omnikv_event_create(pipe->dev, &layer->joined);
-		}
-		if (ret)
-			goto err_free;
-	}
-	ret = omnikv_stream_create(pipe->dev, &pipe->aux);
+	for (l = 0; l < pipe->nr_layers; l++)
+		layer_bytes(plan, l, &c, &pipe->layers[l], &unused);
+	drafts_place(plan, &c, pipe->slot_bytes * pipe->nr_slots, pipe->layers);
+	ret = stages_grow(pipe, pipe->nr_layers);
+	if (!ret)
+		ret = omnikv_event_create(pipe->dev, &pipe->accepted_event);
+	if (!ret)
+		ret = omnikv_stream_create(pipe->dev, &pipe->aux);
 	if (ret)
 		goto err_free;
+	if (pipe->is_debug)
+		okv_pipe_debug_fill(pipe);
 	*out = pipe;
 	return 0;
 
@@ -350,7 +301,7 @@ err_free:
 /* One result of the ring: which operation it ends. */
 static void reap_one(struct omnikv_step *step, const struct omnikv_cqe *cqe)
 {
-	struct op *op = (struct op *)(uintptr_t)cqe->user_data;
+	struct okv_pipe_op *op = (struct okv_pipe_op *)(uintptr_t)cqe->user_data;
 
 	if (!(cqe->flags & OMNIKV_CQE_F_NOTIF))
 		op->res = cqe->res;
@@ -360,13 +311,13 @@ static void reap_one(struct omnikv_step *step, const struct omnikv_cqe *cqe)
 	step->nr_pending--;
 }
 
-static int reap_all(struct omnikv_step *step)
+int okv_pipe_reap(struct omnikv_step *step)
 {
 	struct omnikv_cqe *cqe;
 	int ret;
 
 	while (step->nr_pending) {
-		ret = omnikv_wait_cqe(step->pipe->ring, &cqe, REAP_TIMEOUT_NS);
+		ret = omnikv_wait_cqe(step->pipe->ring, &cqe, OKV_REAP_TIMEOUT_NS);
 		if (ret)
 			return ret;
 		reap_one(step, cqe);
@@ -375,20 +326,34 @@ static int reap_all(struct omnikv_step *step)
 	return 0;
 }
 
-/* Kernels of released layers read and write the slots until their events fire. */
+int okv_pipe_event_wait(struct omnikv_pipe *pipe, struct omnikv_event *event)
+{
+	while (omnikv_event_query(event) == 0) {
+		if (omnikv_device_poll(pipe->dev) == 0)
+			return -ETIME;
+	}
+	return 0;
+}
+
+/*
+ * Kernels of released stages read and write the slots until their events fire. What the auxiliary stream
+ * records must have fired too, before the events serve again.
+ */
 static int kernels_wait(struct omnikv_step *step)
 {
 	struct omnikv_pipe *pipe = step->pipe;
-	uint32_t l;
+	uint32_t s;
+	int ret = 0;
 
-	for (l = 0; l < step->next_release; l++) {
-		while (omnikv_event_query(pipe->layers[l].computed) == 0) {
-			/* Nothing is left that could run, and the event has not fired: the stream is stuck. */
-			if (omnikv_device_poll(pipe->dev) == 0)
-				return -ETIME;
-		}
+	for (s = 0; s < step->next_release && !ret; s++) {
+		struct okv_pipe_stage *stage = &pipe->stages[s];
+
+		/* Nothing is left that could run, and the event has not fired: the stream is stuck. */
+		ret = okv_pipe_event_wait(pipe, stage->computed);
+		if (!ret && stage->freed)
+			ret = okv_pipe_event_wait(pipe, stage->freed);
 	}
-	return 0;
+	return ret;
 }
 
 void omnikv_pipe_destroy(struct omnikv_pipe *pipe)
@@ -396,7 +361,7 @@ void omnikv_pipe_destroy(struct omnikv_pipe *pipe)
 	if (!pipe)
 		return;
 	/* What a transfer still uses is leaked rather than handed to someone else. */
-	if (pipe->step.is_open && (reap_all(&pipe->step) || kernels_wait(&pipe->step)))
+	if (pipe->step.is_open && (okv_pipe_reap(&pipe->step) || kernels_wait(&pipe->step)))
 		return;
 	pipe_free(pipe);
 }
@@ -418,6 +383,36 @@ static int grow(void *array, size_t *max, size_t need, size_t elem_bytes)
 	return 0;
 }
 
+/* Stages are kept for their events, which need memory. Between steps. */
+static int stages_grow(struct omnikv_pipe *pipe, size_t need)
+{
+	struct okv_pipe_stage *bigger;
+	int ret = 0;
+
+	if (need > pipe->max_stages) {
+		bigger = reallocarray(pipe->stages, need, sizeof(*bigger));
+		if (!bigger)
+			return -ENOMEM;
+		pipe->stages = bigger;
+		pipe->max_stages = need;
+	}
+	while (pipe->nr_made < need && !ret) {
+		struct okv_pipe_stage *stage = &pipe->stages[pipe->nr_made];
+		struct omnikv_event **events[] = { &stage->loaded, &stage->computed, &stage->stored, &stage->kept,
+						   &stage->joined, &stage->released, &stage->poisoned };
+		uint32_t i;
+
+		memset(stage, 0, sizeof(*stage));
+		for (i = 0; i < sizeof(events) / sizeof(events[0]) && !ret; i++)
+			ret = omnikv_event_create(pipe->dev, events[i]);
+		if (ret)
+			stage_free(stage);
+		else
+			pipe->nr_made++;
+	}
+	return ret;
+}
+
 static uint64_t blocks_touched(const struct omnikv_pipe *pipe, uint64_t from, uint64_t to)
 {
 	uint32_t t = pipe->plan->block_tokens;
@@ -425,35 +420,15 @@ static uint64_t blocks_touched(const struct omnikv_pipe *pipe, uint64_t from, ui
 	return to > from ? (to - 1) / t - from / t + 1 : 0;
 }
 
-/* Room for every operation of a step: none is allocated later. */
-static int step_reserve(struct omnikv_pipe *pipe, const struct omnikv_step_seq *seqs, uint32_t nr_seqs)
+int okv_pipe_reserve(struct omnikv_pipe *pipe, size_t nr_pieces, size_t nr_runs, size_t nr_ops)
 {
-	size_t nr_pieces = 0, nr_runs = 0, max_crc = pipe->verify ? pipe->max_pieces : 0;
-	uint32_t l, i, g;
 	int ret;
 
-	for (l = 0; l < pipe->nr_layers; l++) {
-		const struct layer *layer = &pipe->layers[l];
-
-		for (g = 0; g < layer->nr_groups; g++) {
-			size_t planes = pipe->plan->layout.groups[layer->groups[g].group].nr_planes;
-
-			for (i = 0; i < nr_seqs; i++) {
-				uint64_t hist = seqs[i].hist_tokens, all = hist + seqs[i].new_tokens;
-
-				/* An alias loads everything, others load history and store the rest. */
-				nr_pieces += planes * (blocks_touched(pipe, 0, all) + 1);
-				nr_runs += planes * 2;
-			}
-		}
-	}
-	if (nr_pieces > OMNIKV_PIECES_MAX * (size_t)pipe->nr_layers)
-		return -ENOSPC;
-	ret = grow(&pipe->valid, &pipe->max_valid, nr_pieces / 64 + 2 * (size_t)pipe->nr_layers, sizeof(uint64_t));
+	ret = grow(&pipe->valid, &pipe->max_valid, nr_pieces / 64 + nr_ops, sizeof(uint64_t));
 	if (!ret)
-		ret = grow(&pipe->runs, &pipe->max_runs, nr_runs, sizeof(struct run));
-	if (!ret && pipe->verify)
-		ret = grow(&pipe->crc, &max_crc, nr_pieces, sizeof(uint32_t));
+		ret = grow(&pipe->runs, &pipe->max_runs, nr_runs, sizeof(struct okv_pipe_run));
+	if (!ret && (pipe->verify || pipe->is_debug))
+		ret = grow(&pipe->crc, &pipe->max_crc, nr_pieces, sizeof(uint32_t));
 	if (!ret)
 		ret = grow(&pipe->pieces, &pipe->max_pieces, nr_pieces, sizeof(struct omnikv_piece));
 	pipe->nr_pieces = 0;
@@ -462,17 +437,41 @@ static int step_reserve(struct omnikv_pipe *pipe, const struct omnikv_step_seq *
 	return ret;
 }
 
-/*
- * Append the pieces of tokens [from, to) of one plane. Where checksums are folded no piece
- * spans two blocks.
- */
-static int op_add(struct omnikv_pipe *pipe, struct op *op, uint32_t seq_idx, const struct layer_group *lg,
-		  uint32_t plane, uint64_t from, uint64_t to, uint64_t device_off)
+/* Room for every operation of a step: none is allocated later. */
+static int step_reserve(struct omnikv_step *step)
+{
+	struct omnikv_pipe *pipe = step->pipe;
+	size_t nr_pieces = 0, nr_runs = 0, planes = 0;
+	uint32_t l, i, g, t;
+
+	for (l = 0; l < pipe->nr_layers; l++) {
+		for (g = 0; g < pipe->layers[l].nr_groups; g++)
+			planes += pipe->plan->layout.groups[pipe->layers[l].groups[g].group].nr_planes;
+	}
+	for (t = 0; t < step->nr_tiles; t++) {
+		for (i = 0; i < step->nr_seqs; i++) {
+			uint64_t blocks = blocks_touched(pipe, pipe->tiles[t].from[i], pipe->tiles[t].to[i]);
+
+			/* An alias loads everything, others load history and store or keep the rest. */
+			if (blocks) {
+				nr_pieces += planes * (blocks + 2);
+				nr_runs += planes * 3;
+			}
+		}
+	}
+	if (nr_pieces > OMNIKV_PIECES_MAX * (size_t)step->nr_stages)
+		return -ENOSPC;
+	return okv_pipe_reserve(pipe, nr_pieces, nr_runs, 3 * (size_t)step->nr_stages);
+}
+
+/* Where checksums are folded no piece spans two blocks. */
+int okv_pipe_add(struct omnikv_pipe *pipe, struct okv_pipe_op *op, struct omnikv_seq *seq, uint32_t seq_idx,
+		 const struct okv_pipe_group *lg, uint32_t plane, uint64_t from, uint64_t to, uint64_t device_off)
 {
 	const struct omnikv_group *group = &pipe->plan->layout.groups[lg->group];
 	uint64_t row_bytes = pipe->plan->groups[lg->group].row_bytes[plane];
 	uint64_t t = pipe->plan->block_tokens, at, end;
-	struct run *run = &pipe->runs[pipe->nr_runs];
+	struct okv_pipe_run *run = &pipe->runs[pipe->nr_runs];
 	size_t first = pipe->nr_pieces;
 	int64_t n;
 
@@ -480,14 +479,14 @@ static int op_add(struct omnikv_pipe *pipe, struct op *op, uint32_t seq_idx, con
 		end = to;
 		if (op->crc && group->tokens_per_entry && (at / t + 1) * t < to)
 			end = (at / t + 1) * t;
-		n = omnikv_seq_pieces(pipe->step.seqs[seq_idx].seq, lg->group, lg->layer_idx, plane, at, end,
-				      device_off, pipe->pieces + pipe->nr_pieces, pipe->max_pieces - pipe->nr_pieces);
+		n = omnikv_seq_pieces(seq, lg->group, lg->layer_idx, plane, at, end, device_off,
+				      pipe->pieces + pipe->nr_pieces, pipe->max_pieces - pipe->nr_pieces);
 		if (n < 0)
 			return (int)n;
 		pipe->nr_pieces += (size_t)n;
-		device_off += (tokens_to_rows(group, end) - tokens_to_rows(group, at)) * row_bytes;
+		device_off += (okv_pipe_tokens_to_rows(group, end) - okv_pipe_tokens_to_rows(group, at)) * row_bytes;
 	}
-	*run = (struct run){
+	*run = (struct okv_pipe_run){
 		.seq_idx = seq_idx, .layer_idx = lg->layer_idx, .group = lg->group, .plane = plane,
 		.first_piece = op->nr_pieces, .nr_pieces = (uint32_t)(pipe->nr_pieces - first),
 		.from = from, .to = to,
@@ -500,62 +499,116 @@ static int op_add(struct omnikv_pipe *pipe, struct op *op, uint32_t seq_idx, con
 	return 0;
 }
 
-static void op_init(struct omnikv_pipe *pipe, struct op *op, uint32_t layer, bool is_store)
+void okv_pipe_op_begin(struct omnikv_pipe *pipe, struct okv_pipe_op *op, uint32_t layer, enum okv_pipe_op_kind kind)
 {
-	*op = (struct op){
+	*op = (struct okv_pipe_op){
 		.pieces = pipe->pieces + pipe->nr_pieces,
-		.crc = pipe->verify && !is_store ? pipe->crc + pipe->nr_pieces : NULL,
+		.crc = kind == OKV_PIPE_LOAD && (pipe->verify || pipe->is_debug) ? pipe->crc + pipe->nr_pieces : NULL,
 		.runs = pipe->runs + pipe->nr_runs,
 		.layer = layer,
-		.is_store = is_store,
+		.kind = kind,
 	};
 }
 
-/* Collect what layer @l loads (history) or stores (new rows). */
-static int op_build(struct omnikv_step *step, struct op *op, uint32_t l, bool is_store)
+void okv_pipe_op_finish(struct omnikv_pipe *pipe, struct okv_pipe_op *op)
 {
-	struct omnikv_pipe *pipe = step->pipe;
-	const struct layer *layer = &pipe->layers[l];
-	uint64_t slot_off = (uint64_t)(l % pipe->nr_slots) * pipe->slot_bytes;
-	uint32_t i, g, p;
-	int ret;
-
-	op_init(pipe, op, l, is_store);
-	for (g = 0; g < layer->nr_groups; g++) {
-		const struct layer_group *lg = &layer->groups[g];
-		const struct omnikv_group *group = &pipe->plan->layout.groups[lg->group];
-		const struct rows *rows = &pipe->rows[lg->group];
-
-		if (is_store && lg->alias_of >= 0)
-			continue;
-		for (i = 0; i < step->nr_seqs; i++) {
-			const struct omnikv_step_seq *s = &step->seqs[i];
-			uint64_t from = is_store ? s->hist_tokens : 0;
-			uint64_t to = is_store || lg->alias_of >= 0 ? s->hist_tokens + s->new_tokens : s->hist_tokens;
-			uint64_t row = is_store ? rows->new_row[i] : rows->cu_kv[i];
-
-			/* Entries that are not whole yet stay with the engine. */
-			if (group->tokens_per_entry) {
-				from -= from % group->tokens_per_entry;
-				to -= to % group->tokens_per_entry;
-			}
-			if (!s->seq || from == to)
-				continue;
-			for (p = 0; p < group->nr_planes; p++) {
-				ret = op_add(pipe, op, i, lg, p, from, to,
-					     slot_off + lg->plane_off[p] + row * pipe->plan->groups[lg->group].row_bytes[p]);
-				if (ret)
-					return ret;
-			}
-		}
-	}
 	op->valid = pipe->valid + pipe->nr_valid;
 	pipe->nr_valid += (op->nr_pieces + 63) / 64;
 	memset(op->valid, 0, (op->nr_pieces + 63) / 64 * sizeof(*op->valid));
-	return 0;
 }
 
-static int op_submit(struct omnikv_step *step, struct op *op, struct omnikv_event *wait, struct omnikv_event *signal)
+/* The new rows of one plane, from the slot to where drafts are kept: one piece. */
+static void keep_add(struct omnikv_pipe *pipe, struct okv_pipe_op *op, uint32_t i, const struct okv_pipe_group *lg,
+		     uint32_t plane, uint64_t slot_off, uint64_t new_row)
+{
+	const struct omnikv_step_seq *s = &pipe->step.seqs[i];
+	const struct omnikv_group *group = &pipe->plan->layout.groups[lg->group];
+	uint64_t row_bytes = pipe->plan->groups[lg->group].row_bytes[plane];
+	uint64_t rows = s->new_tokens;
+
+	if (group->tokens_per_entry)
+		rows = okv_pipe_tokens_to_rows(group, s->hist_tokens + s->new_tokens) -
+		       okv_pipe_tokens_to_rows(group, s->hist_tokens);
+	if (rows == 0)
+		return;
+	pipe->pieces[pipe->nr_pieces++] = (struct omnikv_piece){
+		.extent_off = slot_off + lg->plane_off[plane] + new_row * row_bytes,
+		.device_off = lg->draft_off[plane] + pipe->step.draft_base[i] * row_bytes,
+		.bytes = rows * row_bytes,
+	};
+	pipe->runs[pipe->nr_runs++] = (struct okv_pipe_run){
+		.seq_idx = i, .layer_idx = lg->layer_idx, .group = lg->group, .plane = plane,
+		.first_piece = op->nr_pieces++, .nr_pieces = 1, .from = s->hist_tokens,
+		.to = s->hist_tokens + s->new_tokens,
+	};
+	op->nr_runs++;
+}
+
+/* What one group of a stage loads, stores or keeps of one sequence. */
+static int group_build(struct okv_pipe_stage *stage, struct okv_pipe_op *op, const struct okv_pipe_group *lg, uint32_t i)
+{
+	struct omnikv_pipe *pipe = stage->pipe;
+	const struct okv_pipe_tile *tile = &pipe->tiles[stage->tile];
+	const struct omnikv_group *group = &pipe->plan->layout.groups[lg->group];
+	const struct okv_pipe_rows *rows = &tile->rows[lg->group];
+	const struct omnikv_step_seq *s = &pipe->step.seqs[i];
+	uint64_t slot_off = stage->slot * pipe->slot_bytes, from = tile->from[i], to = tile->to[i];
+	uint64_t row = rows->cu_kv[i];
+	bool has_new = rows->new_row[i] != OMNIKV_ROW_NONE;
+	uint32_t p;
+	int ret = 0;
+
+	if (op->kind == OKV_PIPE_LOAD) {
+		if (group->tokens_per_entry == 0)
+			from = 0;
+		if (group->tokens_per_entry == 0 && !has_new)
+			return 0;
+		if (lg->alias_of < 0 && to > s->hist_tokens)
+			to = s->hist_tokens;
+	} else {
+		if (!has_new || lg->alias_of >= 0 || okv_pipe_is_kept(pipe, s) != (op->kind == OKV_PIPE_KEEP))
+			return 0;
+		from = s->hist_tokens;
+		row = rows->new_row[i];
+	}
+	/* Entries that are not whole yet stay with the engine. */
+	if (group->tokens_per_entry) {
+		from -= from % group->tokens_per_entry;
+		to -= to % group->tokens_per_entry;
+	}
+	if (from >= to)
+		return 0;
+	for (p = 0; p < group->nr_planes && !ret; p++) {
+		if (op->kind == OKV_PIPE_KEEP)
+			keep_add(pipe, op, i, lg, p, slot_off, row);
+		else
+			ret = okv_pipe_add(pipe, op, s->seq, i, lg, p, from, to, slot_off + lg->plane_off[p] +
+					   row * pipe->plan->groups[lg->group].row_bytes[p]);
+	}
+	return ret;
+}
+
+/* Collect what a stage loads (history), stores (new rows), or keeps (drafts). */
+static int op_build(struct okv_pipe_stage *stage, struct okv_pipe_op *op, enum okv_pipe_op_kind kind)
+{
+	struct omnikv_pipe *pipe = stage->pipe;
+	const struct okv_pipe_layer *layer = &pipe->layers[stage->layer];
+	uint32_t i, g;
+	int ret = 0;
+
+	okv_pipe_op_begin(pipe, op, stage->layer, kind);
+	for (g = 0; g < layer->nr_groups; g++) {
+		for (i = 0; i < pipe->step.nr_seqs && !ret; i++) {
+			if (pipe->step.seqs[i].seq)
+				ret = group_build(stage, op, &layer->groups[g], i);
+		}
+	}
+	okv_pipe_op_finish(pipe, op);
+	return ret;
+}
+
+int okv_pipe_submit(struct omnikv_step *step, struct okv_pipe_op *op, struct omnikv_event *wait,
+		    struct omnikv_event *signal)
 {
 	struct omnikv_pipe *pipe = step->pipe;
 	struct omnikv_sqe *sqe;
@@ -564,10 +617,12 @@ static int op_submit(struct omnikv_step *step, struct op *op, struct omnikv_even
 	sqe = omnikv_get_sqe(pipe->ring);
 	if (!sqe)
 		return -EAGAIN;
-	if (op->is_store)
+	if (op->kind == OKV_PIPE_LOAD)
+		omnikv_prep_load(sqe, pipe->hbm, op->pieces, op->nr_pieces);
+	else if (op->kind == OKV_PIPE_STORE)
 		omnikv_prep_store(sqe, pipe->hbm, op->pieces, op->nr_pieces);
 	else
-		omnikv_prep_load(sqe, pipe->hbm, op->pieces, op->nr_pieces);
+		omnikv_prep_copy(sqe, pipe->hbm, op->pieces, op->nr_pieces);
 	sqe->user_data = (uintptr_t)op;
 	sqe->valid = op->valid;
 	sqe->crc = op->crc;
@@ -578,7 +633,7 @@ static int op_submit(struct omnikv_step *step, struct op *op, struct omnikv_even
 		/* A ring smaller than the step: the one case in which the host waits. */
 		struct omnikv_cqe *cqe;
 
-		ret = omnikv_wait_cqe(pipe->ring, &cqe, REAP_TIMEOUT_NS);
+		ret = omnikv_wait_cqe(pipe->ring, &cqe, OKV_REAP_TIMEOUT_NS);
 		if (ret)
 			return ret;
 		reap_one(step, cqe);
@@ -591,19 +646,25 @@ static int op_submit(struct omnikv_step *step, struct op *op, struct omnikv_even
 	return 0;
 }
 
-/* What the load of layer @l, or its kernel when nothing is loaded, has to wait for. */
-static int slot_wait(struct omnikv_step *step, uint32_t l, struct omnikv_event **wait)
+static struct okv_pipe_stage *stage_of_source(struct omnikv_step *step, int32_t layer, uint32_t tile)
+{
+	return &step->pipe->stages[(uint32_t)layer * step->nr_tiles + tile];
+}
+
+/* What the load of a stage, or its kernel when nothing is loaded, has to wait for. */
+static int slot_wait(struct omnikv_step *step, uint32_t s, struct omnikv_event **wait)
 {
 	struct omnikv_pipe *pipe = step->pipe;
-	struct layer *layer = &pipe->layers[l];
+	struct okv_pipe_stage *stage = &pipe->stages[s];
+	const struct okv_pipe_layer *layer = &pipe->layers[stage->layer];
 	bool is_joined = false;
 	uint32_t g;
 	int ret = 0;
 
-	*wait = l >= pipe->nr_slots ? pipe->layers[l - pipe->nr_slots].freed : NULL;
+	*wait = s >= pipe->nr_slots ? pipe->stages[s - pipe->nr_slots].freed : NULL;
 	for (g = 0; g < layer->nr_groups && !ret; g++) {
 		int32_t src = layer->groups[g].alias_of;
-		struct omnikv_event *source = src >= 0 ? pipe->layers[src].freed : NULL;
+		struct omnikv_event *source = src >= 0 ? stage_of_source(step, src, stage->tile)->freed : NULL;
 
 		if (!source || source == *wait)
 			continue;
@@ -619,43 +680,46 @@ static int slot_wait(struct omnikv_step *step, uint32_t l, struct omnikv_event *
 		is_joined = true;
 	}
 	if (is_joined && !ret)
-		ret = omnikv_stream_record(pipe->aux, layer->joined);
+		ret = omnikv_stream_record(pipe->aux, stage->joined);
 	if (is_joined)
-		*wait = layer->joined;
+		*wait = stage->joined;
 	return ret;
 }
 
-/* Layer @l - R has been released, so its slot has a next user. */
-static int load_submit(struct omnikv_step *step, uint32_t l)
+/* Stage @s - R has been released, so its slot has a next user. */
+static int load_submit(struct omnikv_step *step, uint32_t s)
 {
-	struct layer *layer = &step->pipe->layers[l];
+	struct okv_pipe_stage *stage = &step->pipe->stages[s];
 	struct omnikv_event *wait;
 	int ret;
 
-	ret = op_build(step, &layer->load, l, false);
+	ret = op_build(stage, &stage->load, OKV_PIPE_LOAD);
 	if (!ret)
-		ret = slot_wait(step, l, &wait);
+		ret = slot_wait(step, s, &wait);
 	if (ret)
 		return ret;
-	layer->ready = wait;
-	if (layer->load.nr_pieces == 0)
+	stage->ready = wait;
+	if (stage->load.nr_pieces == 0)
 		return 0;
-	ret = op_submit(step, &layer->load, wait, layer->loaded);
+	ret = okv_pipe_submit(step, &stage->load, wait, stage->loaded);
 	if (!ret)
-		layer->ready = layer->loaded;
+		stage->ready = stage->loaded;
 	return ret;
 }
 
-/* Its slot has been released, and so have the layers that it is an alias of. */
-static bool load_is_possible(const struct omnikv_step *step, uint32_t l)
+/* Its slot has been released, and so have the stages that it is an alias of. */
+static bool load_is_possible(const struct omnikv_step *step, uint32_t s)
 {
-	const struct layer *layer = &step->pipe->layers[l];
+	const struct okv_pipe_stage *stage = &step->pipe->stages[s];
+	const struct okv_pipe_layer *layer = &step->pipe->layers[stage->layer];
 	uint32_t g;
 
-	if (l >= step->next_release + step->pipe->nr_slots)
+	if (s >= step->next_release + step->pipe->nr_slots)
 		return false;
 	for (g = 0; g < layer->nr_groups; g++) {
-		if (layer->groups[g].alias_of >= (int32_t)step->next_release)
+		int32_t src = layer->groups[g].alias_of;
+
+		if (src >= 0 && (uint32_t)src * step->nr_tiles + stage->tile >= step->next_release)
 			return false;
 	}
 	return true;
@@ -666,7 +730,7 @@ static int load_ahead(struct omnikv_step *step)
 {
 	int ret = 0;
 
-	while (step->next_load < step->pipe->nr_layers && load_is_possible(step, step->next_load) && !ret) {
+	while (step->next_load < step->nr_stages && load_is_possible(step, step->next_load) && !ret) {
 		ret = load_submit(step, step->next_load);
 		if (!ret)
 			step->next_load++;
@@ -676,7 +740,7 @@ static int load_ahead(struct omnikv_step *step)
 
 static int step_check(const struct omnikv_pipe *pipe, const struct omnikv_step_seq *seqs, uint32_t nr_seqs)
 {
-	uint64_t total = 0, tokens;
+	uint64_t tokens, drafts = 0;
 	uint32_t i, k;
 
 	if (nr_seqs == 0)
@@ -693,32 +757,168 @@ static int step_check(const struct omnikv_pipe *pipe, const struct omnikv_step_s
 			if (seqs[k].seq == seqs[i].seq)
 				return -EINVAL;
 		}
-		if (__builtin_add_overflow(total, tokens, &total) || total > pipe->slot_tokens)
+		if (okv_pipe_is_kept(pipe, &seqs[i]) &&
+		    (__builtin_add_overflow(drafts, seqs[i].new_tokens, &drafts) || drafts > pipe->draft_tokens))
 			return -ENOSPC;
 	}
 	return 0;
 }
 
-/* Where every sequence's rows lie in each group's planes. */
-static void rows_place(struct omnikv_pipe *pipe, const struct omnikv_step_seq *seqs, uint32_t nr_seqs)
+/* Rows that @tokens tokens of a sequence take in a tile. */
+static uint64_t padded(const struct omnikv_pipe *pipe, uint64_t tokens)
 {
+	if (!pipe->page_rows || tokens == 0)
+		return tokens;
+	return (tokens + pipe->page_rows - 1) / pipe->page_rows * pipe->page_rows;
+}
+
+static uint64_t tile_align(const struct omnikv_pipe *pipe)
+{
+	uint64_t a = TILE_TOKENS, b = pipe->plan->block_tokens, r;
+
+	while ((r = a % b) != 0) {
+		a = b;
+		b = r;
+	}
+	return TILE_TOKENS / b * pipe->plan->block_tokens;
+}
+
+/*
+ * Which tokens go into which tile, sequence after sequence; @tiles NULL only counts. A cut is at a multiple of
+ * tile_align(), and none is behind the history's last one, so that new rows lie behind what is before them.
+ */
+static int64_t tiles_cut(const struct omnikv_pipe *pipe, const struct omnikv_step_seq *seqs, uint32_t nr_seqs,
+			 uint32_t flags, struct okv_pipe_tile *tiles)
+{
+	uint64_t align = tile_align(pipe), room = pipe->slot_tokens, pos, all, last, take;
+	int64_t nr = 1;
+	uint32_t i;
+
+	for (i = 0; i < nr_seqs; i++) {
+		all = seqs[i].hist_tokens + seqs[i].new_tokens;
+		last = seqs[i].hist_tokens - seqs[i].hist_tokens % align;
+		for (pos = 0; pos < all; pos += take) {
+			take = all - pos;
+			/* Padding cannot wrap: what fits is small, and what does not is not padded. */
+			if (take > room || padded(pipe, take) > room)
+				take = room - room % align < last - pos ? room - room % align : last - pos;
+			if (take == 0) {
+				if (room == pipe->slot_tokens || !(flags & OMNIKV_STEP_F_TILES))
+					return -ENOSPC;
+				nr++;
+				room = pipe->slot_tokens;
+				continue;
+			}
+			if (take < all - pos && !(flags & OMNIKV_STEP_F_TILES))
+				return -ENOSPC;
+			if (tiles) {
+				tiles[nr - 1].from[i] = pos;
+				tiles[nr - 1].to[i] = pos + take;
+			}
+			room -= padded(pipe, take);
+		}
+	}
+	return nr <= UINT32_MAX / OMNIKV_LAYERS_MAX ? nr : -ENOSPC;
+}
+
+/* Where every sequence's rows lie in each group's planes. */
+static void rows_place(struct omnikv_step *step, struct okv_pipe_tile *tile)
+{
+	struct omnikv_pipe *pipe = step->pipe;
 	uint32_t g, i;
 
 	for (g = 0; g < pipe->plan->layout.nr_groups; g++) {
 		const struct omnikv_group *group = &pipe->plan->layout.groups[g];
-		struct rows *rows = &pipe->rows[g];
+		struct okv_pipe_rows *rows = &tile->rows[g];
 		uint64_t at = 0;
 
-		for (i = 0; i < nr_seqs; i++) {
-			uint64_t hist = tokens_to_rows(group, seqs[i].hist_tokens);
-			uint64_t all = tokens_to_rows(group, seqs[i].hist_tokens + seqs[i].new_tokens);
+		for (i = 0; i < step->nr_seqs; i++) {
+			const struct omnikv_step_seq *s = &step->seqs[i];
+			bool has_new = tile->from[i] < tile->to[i] && tile->to[i] == s->hist_tokens + s->new_tokens;
+			bool is_kept = okv_pipe_is_kept(pipe, s);
+			uint64_t first = okv_pipe_tokens_to_rows(group, tile->from[i]);
 
 			rows->cu_kv[i] = at;
-			/* State: the new value takes the place of the old one. */
-			rows->new_row[i] = group->tokens_per_entry ? at + hist : at;
-			at += all;
+			rows->first[i] = group->tokens_per_entry ? first : 0;
+			if (group->tokens_per_entry) {
+				rows->nr_rows[i] = okv_pipe_tokens_to_rows(group, tile->to[i]) - first;
+				rows->new_row[i] = at + okv_pipe_tokens_to_rows(group, s->hist_tokens) - first;
+			} else {
+				/* State: the new value takes the place of the old one, but for drafts. */
+				rows->nr_rows[i] = has_new ? 1 + (is_kept ? s->new_tokens : 0) : 0;
+				rows->new_row[i] = at + is_kept;
+			}
+			if (!has_new)
+				rows->new_row[i] = OMNIKV_ROW_NONE;
+			at += group->tokens_per_entry == 1 ? padded(pipe, rows->nr_rows[i]) : rows->nr_rows[i];
 		}
-		rows->cu_kv[nr_seqs] = at;
+		rows->cu_kv[step->nr_seqs] = at;
+	}
+}
+
+/* Cut the step into tiles and place them; memory for them and for all stages. */
+static int tiles_make(struct omnikv_step *step, uint32_t flags)
+{
+	struct omnikv_pipe *pipe = step->pipe;
+	uint32_t n = step->nr_seqs, nr_groups = pipe->plan->layout.nr_groups, t, g;
+	size_t words = 2 * (size_t)n + nr_groups * (4 * (size_t)n + 1);
+	int64_t nr = tiles_cut(pipe, step->seqs, n, flags, NULL);
+	uint64_t *at;
+	int ret;
+
+	if (nr < 0)
+		return (int)nr;
+	step->nr_tiles = (uint32_t)nr;
+	step->nr_stages = step->nr_tiles * pipe->nr_layers;
+	ret = grow(&pipe->tiles, &pipe->max_tiles, step->nr_tiles, sizeof(*pipe->tiles));
+	if (!ret)
+		ret = grow(&pipe->tile_words, &pipe->max_tile_words, step->nr_tiles * words, sizeof(uint64_t));
+	if (!ret)
+		ret = stages_grow(pipe, step->nr_stages);
+	if (ret)
+		return ret;
+	memset(pipe->tile_words, 0, step->nr_tiles * words * sizeof(uint64_t));
+	for (t = 0, at = pipe->tile_words; t < step->nr_tiles; t++) {
+		struct okv_pipe_tile *tile = &pipe->tiles[t];
+
+		tile->from = at;
+		tile->to = at + n;
+		at += 2 * (size_t)n;
+		for (g = 0; g < nr_groups; g++) {
+			tile->rows[g] = (struct okv_pipe_rows){ at, at + n + 1, at + 2 * (size_t)n + 1, at + 3 * (size_t)n + 1 };
+			at += 4 * (size_t)n + 1;
+		}
+	}
+	tiles_cut(pipe, step->seqs, n, flags, pipe->tiles);
+	for (t = 0; t < step->nr_tiles; t++)
+		rows_place(step, &pipe->tiles[t]);
+	return 0;
+}
+
+static void stages_reset(struct omnikv_step *step)
+{
+	struct omnikv_pipe *pipe = step->pipe;
+	uint32_t s;
+
+	for (s = 0; s < step->nr_stages; s++) {
+		struct okv_pipe_stage *stage = &pipe->stages[s];
+
+		omnikv_event_reset(stage->loaded);
+		omnikv_event_reset(stage->computed);
+		omnikv_event_reset(stage->stored);
+		omnikv_event_reset(stage->kept);
+		omnikv_event_reset(stage->joined);
+		omnikv_event_reset(stage->released);
+		omnikv_event_reset(stage->poisoned);
+		stage->ready = NULL;
+		stage->freed = NULL;
+		stage->pipe = pipe;
+		stage->layer = s / step->nr_tiles;
+		stage->tile = s % step->nr_tiles;
+		stage->slot = s % pipe->nr_slots;
+		memset(&stage->load, 0, sizeof(stage->load));
+		memset(&stage->store, 0, sizeof(stage->store));
+		memset(&stage->keep, 0, sizeof(stage->keep));
 	}
 }
 
@@ -726,46 +926,44 @@ int omnikv_step_begin(struct omnikv_pipe *pipe, const struct omnikv_step_seq *se
 		      uint32_t flags, struct omnikv_step **out)
 {
 	struct omnikv_step *step = &pipe->step;
-	uint32_t l;
+	uint32_t i, base = 0;
 	int ret;
 
-	if (flags)
+	if (flags & ~OMNIKV_STEP_F_ALL)
 		return -EINVAL;
 	if (step->is_open)
 		return -EAGAIN;
 	ret = step_check(pipe, seqs, nr_seqs);
-	if (!ret)
-		ret = step_reserve(pipe, seqs, nr_seqs);
 	if (ret)
 		return ret;
 
 	memcpy(step->seqs, seqs, nr_seqs * sizeof(*seqs));
-	step->pipe = pipe;
+	for (i = 0; i < nr_seqs; i++) {
+		step->lanes[i] = (uint8_t)seqs[i].lane;
+		step->draft_base[i] = base;
+		if (okv_pipe_is_kept(pipe, &seqs[i]))
+			base += (uint32_t)seqs[i].new_tokens;
+	}
 	step->nr_seqs = nr_seqs;
 	step->next_load = 0;
 	step->next_acquire = 0;
 	step->next_release = 0;
 	step->nr_pending = 0;
 	step->error = 0;
-	rows_place(pipe, seqs, nr_seqs);
-	for (l = 0; l < pipe->nr_layers; l++) {
-		struct layer *layer = &pipe->layers[l];
-
-		omnikv_event_reset(layer->loaded);
-		omnikv_event_reset(layer->computed);
-		omnikv_event_reset(layer->stored);
-		if (layer->joined)
-			omnikv_event_reset(layer->joined);
-		layer->ready = NULL;
-		layer->freed = NULL;
-		memset(&layer->load, 0, sizeof(layer->load));
-		memset(&layer->store, 0, sizeof(layer->store));
-	}
+	pipe->report.text[0] = '\0';
+	ret = tiles_make(step, flags);
+	if (!ret)
+		ret = step_reserve(step);
+	if (ret)
+		return ret;
+	/* Their rows in HBM are written over. */
+	okv_pipe_drafts_note(step, false);
+	stages_reset(step);
 	step->is_open = true;
 	ret = load_ahead(step);
 	if (ret) {
 		/* Nothing has been computed: what was queued is harmless, but must end first. */
-		reap_all(step);
+		okv_pipe_reap(step);
 		step->is_open = false;
 		return ret;
 	}
@@ -774,33 +972,38 @@ int omnikv_step_begin(struct omnikv_pipe *pipe, const struct omnikv_step_seq *se
 	return 0;
 }
 
-int omnikv_layer_acquire(struct omnikv_step *step, uint32_t layer_nr, struct omnikv_stream *stream,
-			 struct omnikv_view *view)
+static int stage_acquire(struct omnikv_step *step, uint32_t s, struct omnikv_stream *stream, struct omnikv_view *view)
 {
 	struct omnikv_pipe *pipe = step->pipe;
-	struct layer *layer;
+	struct okv_pipe_stage *stage = &pipe->stages[s];
+	const struct okv_pipe_layer *layer = &pipe->layers[stage->layer];
 	uint8_t *slot;
 	uint32_t g, p;
 	int ret = 0;
 
-	if (!step->is_open || layer_nr != step->next_acquire || layer_nr >= step->next_load)
-		return step->error ? step->error : -EINVAL;
-	layer = &pipe->layers[layer_nr];
-	if (layer->ready)
-		ret = omnikv_stream_wait(stream, layer->ready);
+	if (stage->ready)
+		ret = omnikv_stream_wait(stream, stage->ready);
+	if (!ret && pipe->is_debug)
+		ret = okv_pipe_debug_before(stage, stream);
 	if (ret)
 		return ret;
 
-	slot = (uint8_t *)omnikv_hbm_ptr(pipe->hbm) + (uint64_t)(layer_nr % pipe->nr_slots) * pipe->slot_bytes;
-	*view = (struct omnikv_view){ .layer = layer_nr, .nr_seqs = step->nr_seqs, .nr_groups = layer->nr_groups };
+	slot = (uint8_t *)omnikv_hbm_ptr(pipe->hbm) + stage->slot * pipe->slot_bytes;
+	*view = (struct omnikv_view){
+		.layer = stage->layer, .nr_seqs = step->nr_seqs, .nr_groups = layer->nr_groups, .tile = stage->tile,
+		.nr_tiles = step->nr_tiles, .page_rows = pipe->page_rows, .lanes = step->lanes,
+	};
 	for (g = 0; g < layer->nr_groups; g++) {
-		const struct layer_group *lg = &layer->groups[g];
+		const struct okv_pipe_group *lg = &layer->groups[g];
+		const struct okv_pipe_rows *rows = &pipe->tiles[stage->tile].rows[lg->group];
 		struct omnikv_group_view *gv = &view->groups[g];
 
 		gv->group = lg->group;
 		gv->nr_planes = pipe->plan->layout.groups[lg->group].nr_planes;
-		gv->cu_kv = pipe->rows[lg->group].cu_kv;
-		gv->new_row = pipe->rows[lg->group].new_row;
+		gv->cu_kv = rows->cu_kv;
+		gv->nr_rows = rows->nr_rows;
+		gv->new_row = rows->new_row;
+		gv->first = rows->first;
 		for (p = 0; p < gv->nr_planes; p++) {
 			gv->planes[p].rows = slot + lg->plane_off[p];
 			gv->planes[p].row_bytes = pipe->plan->groups[lg->group].row_bytes[p];
@@ -810,23 +1013,58 @@ int omnikv_layer_acquire(struct omnikv_step *step, uint32_t layer_nr, struct omn
 	return 0;
 }
 
-int omnikv_layer_release(struct omnikv_step *step, uint32_t layer_nr, struct omnikv_stream *stream)
+int omnikv_layer_acquire(struct omnikv_step *step, uint32_t layer_nr, struct omnikv_stream *stream,
+			 struct omnikv_view *view)
 {
-	struct omnikv_pipe *pipe = step->pipe;
-	struct layer *layer;
-	int ret;
+	if (!step->is_open || step->next_acquire >= step->next_load || step->next_acquire % step->nr_tiles ||
+	    layer_nr != step->next_acquire / step->nr_tiles)
+		return step->error ? step->error : -EINVAL;
+	return stage_acquire(step, step->next_acquire, stream, view);
+}
 
-	if (!step->is_open || layer_nr != step->next_release || layer_nr >= step->next_acquire)
-		return -EINVAL;
-	layer = &pipe->layers[layer_nr];
-	ret = omnikv_stream_record(stream, layer->computed);
+/* When is the slot free? Two operations that read it are joined; debug views poison it first. */
+static int stage_freed(struct okv_pipe_stage *stage)
+{
+	struct omnikv_pipe *pipe = stage->pipe;
+	int ret = 0;
+
+	stage->freed = stage->store.nr_pieces ? stage->stored : stage->keep.nr_pieces ? stage->kept : stage->computed;
+	if (stage->store.nr_pieces && stage->keep.nr_pieces) {
+		ret = omnikv_stream_wait(pipe->aux, stage->stored);
+		if (!ret)
+			ret = omnikv_stream_wait(pipe->aux, stage->kept);
+		if (!ret)
+			ret = omnikv_stream_record(pipe->aux, stage->released);
+		stage->freed = stage->released;
+	}
+	if (!ret && pipe->is_debug) {
+		ret = okv_pipe_debug_poison(stage);
+		stage->freed = stage->poisoned;
+	}
+	return ret;
+}
+
+static int stage_release(struct omnikv_step *step, struct omnikv_stream *stream)
+{
+	struct okv_pipe_stage *stage = &step->pipe->stages[step->next_release];
+	int ret = 0;
+
+	if (step->pipe->is_debug)
+		ret = okv_pipe_debug_after(stage, stream);
 	if (!ret)
-		ret = op_build(step, &layer->store, layer_nr, true);
-	if (!ret && layer->store.nr_pieces)
-		ret = op_submit(step, &layer->store, layer->computed, layer->stored);
+		ret = omnikv_stream_record(stream, stage->computed);
+	if (!ret)
+		ret = op_build(stage, &stage->store, OKV_PIPE_STORE);
+	if (!ret && step->pipe->draft_tokens)
+		ret = op_build(stage, &stage->keep, OKV_PIPE_KEEP);
+	if (!ret && stage->store.nr_pieces)
+		ret = okv_pipe_submit(step, &stage->store, stage->computed, stage->stored);
+	if (!ret && stage->keep.nr_pieces)
+		ret = okv_pipe_submit(step, &stage->keep, stage->computed, stage->kept);
+	if (!ret)
+		ret = stage_freed(stage);
 	if (ret)
 		goto err_step;
-	layer->freed = layer->store.nr_pieces ? layer->stored : layer->computed;
 	step->next_release++;
 	ret = load_ahead(step);
 	if (ret)
@@ -836,8 +1074,31 @@ int omnikv_layer_release(struct omnikv_step *step, uint32_t layer_nr, struct omn
 err_step:
 	/* The step cannot go on; its end reports this. */
 	step->error = ret;
-	step->error_layer = layer_nr;
+	step->error_layer = stage->layer;
 	return ret;
+}
+
+int omnikv_view_next_tile(struct omnikv_step *step, struct omnikv_stream *stream, struct omnikv_view *view)
+{
+	int ret;
+
+	if (!step->is_open || step->error || step->next_release >= step->next_acquire)
+		return step->error ? step->error : -EINVAL;
+	if (step->next_acquire % step->nr_tiles == 0)
+		return 0;
+	ret = stage_release(step, stream);
+	if (!ret)
+		ret = stage_acquire(step, step->next_acquire, stream, view);
+	return ret ? ret : 1;
+}
+
+int omnikv_layer_release(struct omnikv_step *step, uint32_t layer_nr, struct omnikv_stream *stream)
+{
+	/* The last tile is under way. */
+	if (!step->is_open || step->next_release >= step->next_acquire || step->next_acquire % step->nr_tiles ||
+	    layer_nr != step->next_release / step->nr_tiles)
+		return -EINVAL;
+	return stage_release(step, stream);
 }
 
 int omnikv_seq_abort(struct omnikv_step *step, struct omnikv_seq *seq)
@@ -854,13 +1115,13 @@ int omnikv_seq_abort(struct omnikv_step *step, struct omnikv_seq *seq)
 }
 
 /* First token that a failed operation lost, of sequences that still matter; false when none does. */
-static bool op_first_lost(const struct omnikv_step *step, const struct op *op, struct omnikv_step_error *error)
+static bool op_first_lost(const struct omnikv_step *step, const struct okv_pipe_op *op, struct omnikv_step_error *error)
 {
 	const struct omnikv_pipe *pipe = step->pipe;
 	uint32_t r, i;
 
 	for (r = 0; r < op->nr_runs; r++) {
-		const struct run *run = &op->runs[r];
+		const struct okv_pipe_run *run = &op->runs[r];
 		const struct omnikv_group *group = &pipe->plan->layout.groups[run->group];
 		uint64_t bytes = 0, per = group->tokens_per_entry ? group->tokens_per_entry : 1;
 
@@ -886,12 +1147,13 @@ static bool op_first_lost(const struct omnikv_step *step, const struct op *op, s
 /* The first operation, in layer order, that failed for a sequence that was not aborted. */
 static int step_first_error(const struct omnikv_step *step, struct omnikv_step_error *error)
 {
-	uint32_t l, k;
+	uint32_t s, k;
 
-	for (l = 0; l < step->pipe->nr_layers; l++) {
-		const struct op *ops[2] = { &step->pipe->layers[l].load, &step->pipe->layers[l].store };
+	for (s = 0; s < step->nr_stages; s++) {
+		const struct okv_pipe_stage *stage = &step->pipe->stages[s];
+		const struct okv_pipe_op *ops[] = { &stage->load, &stage->store, &stage->keep };
 
-		for (k = 0; k < 2; k++) {
+		for (k = 0; k < 3; k++) {
 			if (ops[k]->nr_pieces == 0 || ops[k]->res >= 0 || !op_first_lost(step, ops[k], error))
 				continue;
 			return ops[k]->res == -ESTALE ? -ENODATA : (int)ops[k]->res;
@@ -901,7 +1163,7 @@ static int step_first_error(const struct omnikv_step *step, struct omnikv_step_e
 }
 
 /* Fold the sums of one plane's pieces, one piece a block, into the sums of their blocks. */
-static void run_fold(const struct op *op, const struct run *run, uint32_t *sums)
+static void run_fold(const struct okv_pipe_op *op, const struct okv_pipe_run *run, uint32_t *sums)
 {
 	struct okv_crc32c_shift shift = { .len = 0 };
 	uint32_t i;
@@ -928,20 +1190,21 @@ static int seq_verify(struct omnikv_step *step, uint32_t seq_idx, uint32_t g, ui
 	uint64_t nr = (s->hist_tokens - 1) / t + 1 - first, b;
 	uint32_t l, r, want;
 
+	/* A block lies in one tile, so that layers, planes and rows come in the order of the sum. */
 	memset(sums, 0, nr * sizeof(*sums));
-	for (l = 0; l < pipe->nr_layers; l++) {
-		const struct op *load = &pipe->layers[l].load;
+	for (l = 0; l < step->nr_stages; l++) {
+		const struct okv_pipe_op *load = &pipe->stages[l].load;
 
 		for (r = 0; r < load->nr_runs; r++) {
-			const struct run *run = &load->runs[r];
-			const struct layer *layer = &pipe->layers[l];
+			const struct okv_pipe_run *run = &load->runs[r];
+			const struct okv_pipe_layer *layer = &pipe->layers[pipe->stages[l].layer];
 			bool is_alias = false;
 			uint32_t k;
 
 			for (k = 0; k < layer->nr_groups; k++)
 				is_alias |= layer->groups[k].group == g && layer->groups[k].alias_of >= 0;
 			if (run->seq_idx == seq_idx && run->group == g && !is_alias)
-				run_fold(load, run, sums);
+				run_fold(load, run, sums + (group->tokens_per_entry ? run->from / t : 0));
 		}
 	}
 	for (b = first; b < first + nr; b++) {
@@ -999,10 +1262,10 @@ static int step_verify(struct omnikv_step *step, struct omnikv_step_error *error
 
 static void stats_add(struct omnikv_pipe *pipe)
 {
-	uint32_t l;
+	uint32_t s;
 
-	for (l = 0; l < pipe->nr_layers; l++) {
-		const struct op *load = &pipe->layers[l].load, *store = &pipe->layers[l].store;
+	for (s = 0; s < pipe->step.nr_stages; s++) {
+		const struct okv_pipe_op *load = &pipe->stages[s].load, *store = &pipe->stages[s].store;
 
 		if (load->nr_pieces && load->res > 0) {
 			pipe->stats.bytes_loaded += (uint64_t)load->res;
@@ -1028,7 +1291,8 @@ static void step_settle(struct omnikv_step *step, int ret, const struct omnikv_s
 
 		if (!s->seq || s->new_tokens == 0)
 			continue;
-		if (ret)
+		/* Drafts are not stored before some are accepted. */
+		if (ret || okv_pipe_is_kept(step->pipe, s))
 			okv_seq_mark_lost(s->seq, s->hist_tokens);
 		else
 			okv_seq_mark_stored(s->seq, s->hist_tokens, s->hist_tokens + s->new_tokens);
@@ -1044,7 +1308,7 @@ int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *out)
 
 	if (!step->is_open)
 		return -EINVAL;
-	ret = reap_all(step);
+	ret = okv_pipe_reap(step);
 	if (!ret)
 		ret = kernels_wait(step);
 	if (ret) {
@@ -1058,13 +1322,16 @@ int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *out)
 		ret = step->error;
 		error.layer = step->error_layer;
 	}
-	if (!ret && step->next_release != step->pipe->nr_layers) {
+	if (!ret && step->next_release != step->nr_stages) {
 		ret = -ECANCELED;
-		error.layer = step->next_release;
+		error.layer = step->next_release / step->nr_tiles;
 	}
 	if (!ret && step->pipe->verify)
 		ret = step_verify(step, &error);
+	if (!ret && step->pipe->report.text[0])
+		ret = -EUCLEAN;
 	step_settle(step, ret, &error);
+	okv_pipe_drafts_note(step, !ret);
 	if (ret && out)
 		*out = error;
 	return ret;

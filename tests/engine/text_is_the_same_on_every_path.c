@@ -163,6 +163,56 @@ static void mixed_batches_give_the_logits_of_plain_arrays(void **state)
 	llm_over_everything(cases, one_batch);
 }
 
+/*
+ * A slot that holds a part of the history only: it comes in tiles, some of them of two requests, and new rows
+ * in the last. Slots of 96 rows: a tile is 64, or 64 and the beginning of the next request.
+ */
+static void one_tiled(struct llm_case *c, const struct llm_config *config)
+{
+	struct llm_config tiled = *config;
+	uint32_t most = 0, round, i;
+	struct llm_engine e;
+	struct llm_seq s[2];
+
+	tiled.slot_tokens = 96;
+	tiled.step_flags = OMNIKV_STEP_F_TILES;
+	llm_engine_open(&e, &tiled);
+	for (i = 0; i < 2; i++)
+		llm_seq_open(&e, &s[i], c->tokens, 0, c->nr_tokens, 40);
+	for (round = 0; round < 7; round++) {
+		for (i = 0; i < 2; i++) {
+			uint64_t left = c->nr_tokens - s[i].nr_done;
+
+			s[i].nr_new = i == 0 ? 20 : 1 + round;
+			if (s[i].nr_new > left)
+				s[i].nr_new = (uint32_t)left;
+			memcpy(s[i].tokens, c->tokens, c->nr_tokens * sizeof(*c->tokens));
+		}
+		assert_int_equal(llm_step(&e, s, s[0].nr_new ? 2 : 1, NULL, NULL, NULL), 0);
+		for (i = 0; i < 2; i++)
+			llm_case_compare(c, &s[i], s[i].nr_new);
+		if (e.nr_tiles > most)
+			most = e.nr_tiles;
+		assert_true(llm_seq_commit(&e, &s[0], false) >= 0);
+	}
+	assert_true(most >= 3);
+	for (i = 0; i < 2; i++)
+		llm_seq_close(&s[i]);
+	/* What tiles read is checked block by block as ever. */
+	llm_seq_open(&e, &s[0], c->tokens, 128, c->nr_tokens, 40);
+	/* A state is there only where a step ended with a block. */
+	assert_int_equal(s[0].nr_done, c == &cases[LLM_CASE_HYBRID] ? 80 : 128);
+	advance(&e, c, &s[0], 10);
+	llm_seq_close(&s[0]);
+	llm_engine_close(&e);
+}
+
+static void history_in_tiles_gives_the_logits_of_plain_arrays(void **state)
+{
+	(void)state;
+	llm_over_everything(cases, one_tiled);
+}
+
 struct abort_at {
 	struct llm_seq	*seq;
 	uint32_t	layer;
@@ -301,6 +351,7 @@ int main(void)
 		cmocka_unit_test(greedy_decode_from_the_host_writes_the_same_text),
 		cmocka_unit_test(a_prefix_hit_gives_the_logits_of_plain_arrays),
 		cmocka_unit_test(mixed_batches_give_the_logits_of_plain_arrays),
+		cmocka_unit_test(history_in_tiles_gives_the_logits_of_plain_arrays),
 		cmocka_unit_test(preemption_and_abort_change_no_logits),
 		cmocka_unit_test(one_flipped_bit_of_history_changes_the_logits),
 	};

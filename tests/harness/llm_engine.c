@@ -7,6 +7,7 @@
  */
 #include "llm_engine.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -20,8 +21,11 @@ void llm_engine_open(struct llm_engine *e, const struct llm_config *config)
 	struct omnikv_pool_config poc = { .size = sizeof(poc), .flags = OMNIKV_POOL_F_NO_POPULATE };
 	struct omnikv_namespace ns = { .size = sizeof(ns), .tenant = "llm", .weights = "llm", .layout = &e->layout };
 	struct omnikv_pipe_config pic = { .size = sizeof(pic), .nr_slots = config->nr_slots,
-					  .slot_tokens = config->slot_tokens, .verify = config->verify };
+					  .slot_tokens = config->slot_tokens, .verify = config->verify,
+					  .page_rows = config->page_rows, .draft_tokens = config->draft_tokens,
+					  .flags = config->pipe_flags };
 	struct omnikv_ring_config rc = { .size = sizeof(rc), .entries = 256, .cq_entries = 1024 };
+	struct omnikv_manager_config mc = { .size = sizeof(mc), .spill = config->spill };
 	struct omnikv_pool_info info = { .size = sizeof(info) };
 	struct omnikv_error err = { "" };
 
@@ -33,7 +37,7 @@ void llm_engine_open(struct llm_engine *e, const struct llm_config *config)
 	ns.block_tokens = e->plan.block_tokens;
 	assert_int_equal(omnikv_pool_open(config->pool_spec, &poc, &e->pool, &err), 0);
 	assert_int_equal(omnikv_client_open(e->pool, OMNIKV_CLIENT_F_MANAGER, &e->client), 0);
-	assert_int_equal(omnikv_manager_create(e->client, NULL, &e->manager, &err), 0);
+	assert_int_equal(omnikv_manager_create(e->client, &mc, &e->manager, &err), 0);
 	assert_int_equal(omnikv_space_open(e->manager, &ns, &e->plan, &e->space, &err), 0);
 	assert_int_equal(omnikv_device_open(config->device, &e->config.device_config, &e->dev, &err), 0);
 	assert_int_equal(omnikv_stream_create(e->dev, &e->stream), 0);
@@ -150,54 +154,73 @@ void llm_seq_truncate(struct llm_seq *seq, uint64_t nr_tokens)
 
 /* ---- a step --------------------------------------------------------------------------------- */
 
-/* What one layer's kernel needs when its stream gets there. */
+/* What the kernel of one tile of one layer needs when its stream gets there. */
 struct kernel {
+	struct kernel		*next;
 	struct llm_engine	*engine;
 	struct llm_seq		*seqs;
 	struct omnikv_view	view;
 };
 
-static void kernel_seq(const struct llm_model *model, struct llm_seq *s, uint32_t layer,
-		       const struct omnikv_group_view *gv, uint32_t i)
+static void kernel_state(const struct llm_model *model, struct llm_seq *s, uint32_t layer,
+			 const struct omnikv_group_view *gv, uint32_t i)
 {
-	enum llm_kind kind = model->shape.kinds[layer];
-	uint8_t *planes[2] = { NULL, NULL };
+	uint8_t *rows = gv->planes[0].rows;
+	uint64_t n = gv->planes[0].row_bytes;
+	void **out;
+
+	if (gv->new_row[i] == OMNIKV_ROW_NONE)
+		return;
+	out = calloc(s->nr_new, sizeof(*out));
+	assert_non_null(out);
+	/* One row: the state at the end. One more than there are new tokens: the state after each. */
+	out[s->nr_new - 1] = rows + gv->new_row[i] * n;
+	for (uint32_t t = 0; gv->nr_rows[i] > 1 && t < s->nr_new; t++)
+		out[t] = rows + (gv->new_row[i] + t) * n;
+	llm_layer_state(model, layer, &s->act, rows + gv->cu_kv[i] * n, out);
+	free(out);
+}
+
+static void kernel_attend(const struct llm_model *model, struct llm_seq *s, uint32_t layer,
+			  const struct omnikv_group_view *gv, uint32_t i)
+{
+	const void *rows[2] = { NULL, NULL };
 	uint32_t p;
 
-	for (p = 0; p < gv->nr_planes; p++)
-		planes[p] = (uint8_t *)gv->planes[p].rows + gv->cu_kv[i] * gv->planes[p].row_bytes;
-	llm_layer_begin(model, layer, &s->act);
-	if (kind == LLM_STATE) {
-		void **out = calloc(s->nr_new, sizeof(*out));
+	if (!gv->nr_rows[i])
+		return;
+	for (p = 0; p < gv->nr_planes; p++) {
+		uint64_t n = gv->planes[p].row_bytes;
 
-		assert_non_null(out);
-		out[s->nr_new - 1] = planes[0];
-		llm_layer_state(model, layer, &s->act, planes[0], out);
-		free(out);
-	} else {
-		const void *rows[2] = { planes[0], planes[1] };
-
-		for (p = 0; p < gv->nr_planes; p++)
-			memcpy((uint8_t *)gv->planes[p].rows + gv->new_row[i] * gv->planes[p].row_bytes, s->act.rows[p],
-			       s->nr_new * gv->planes[p].row_bytes);
-		llm_layer_attend(model, layer, &s->act, rows, 0, s->nr_done + s->nr_new);
+		if (gv->new_row[i] != OMNIKV_ROW_NONE)
+			memcpy((uint8_t *)gv->planes[p].rows + gv->new_row[i] * n, s->act.rows[p], s->nr_new * n);
+		rows[p] = (uint8_t *)gv->planes[p].rows + gv->cu_kv[i] * n;
 	}
-	llm_layer_finish(model, layer, &s->act);
+	llm_layer_attend(model, layer, &s->act, rows, gv->first[i], gv->nr_rows[i]);
 }
 
 static void kernel_run(void *arg)
 {
 	struct kernel *k = arg;
 	const struct llm_model *model = k->engine->config.model;
+	uint32_t layer = k->view.layer;
 
 	/* Each layer is in one group. */
 	for (uint32_t i = 0; i < k->view.nr_seqs; i++) {
-		if (!k->seqs[i].seq)
+		struct llm_seq *s = &k->seqs[i];
+
+		if (!s->seq)
 			continue;
-		if (k->view.layer == 0)
-			llm_embed(model, &k->seqs[i].act, k->seqs[i].tokens + k->seqs[i].nr_done, k->seqs[i].nr_new,
-				  k->seqs[i].nr_done);
-		kernel_seq(model, &k->seqs[i], k->view.layer, &k->view.groups[0], i);
+		if (layer == 0 && k->view.tile == 0)
+			llm_embed(model, &s->act, s->tokens + s->nr_done, s->nr_new, s->nr_done);
+		if (k->view.tile == 0)
+			llm_layer_begin(model, layer, &s->act);
+		if (model->shape.kinds[layer] == LLM_STATE)
+			kernel_state(model, s, layer, &k->view.groups[0], i);
+		else
+			kernel_attend(model, s, layer, &k->view.groups[0], i);
+		if (k->view.tile == k->view.nr_tiles - 1)
+			llm_layer_finish(model, layer, &s->act);
 	}
 }
 
@@ -216,17 +239,37 @@ static int step_append(struct llm_seq *seqs, uint32_t nr_seqs)
 	return ret;
 }
 
-static int step_layers(struct llm_engine *e, struct llm_seq *seqs, struct omnikv_step *step, struct kernel *kernels,
+static struct kernel *kernel_add(struct llm_engine *e, struct llm_seq *seqs, struct kernel **list)
+{
+	struct kernel *k = calloc(1, sizeof(*k));
+
+	assert_non_null(k);
+	k->next = *list;
+	k->engine = e;
+	k->seqs = seqs;
+	*list = k;
+	return k;
+}
+
+static int step_layers(struct llm_engine *e, struct llm_seq *seqs, struct omnikv_step *step, struct kernel **list,
 		       llm_hook hook, void *arg)
 {
+	struct omnikv_view view;
 	int ret = 0;
 
 	for (uint32_t l = 0; l < e->layout.nr_layers && !ret; l++) {
-		kernels[l].engine = e;
-		kernels[l].seqs = seqs;
-		ret = omnikv_layer_acquire(step, l, e->stream, &kernels[l].view);
-		if (!ret)
-			ret = omnikv_stream_launch(e->stream, e->config.layer_ns, kernel_run, &kernels[l]);
+		ret = omnikv_layer_acquire(step, l, e->stream, &view);
+		e->nr_tiles = view.nr_tiles;
+		while (!ret) {
+			struct kernel *k = kernel_add(e, seqs, list);
+
+			k->view = view;
+			ret = omnikv_stream_launch(e->stream, e->config.layer_ns, kernel_run, k);
+			if (ret || view.tile == view.nr_tiles - 1)
+				break;
+			ret = omnikv_view_next_tile(step, e->stream, &view);
+			ret = ret == 1 ? 0 : ret ? ret : -ECANCELED;
+		}
 		if (!ret)
 			ret = omnikv_layer_release(step, l, e->stream);
 		if (!ret && hook)
@@ -241,7 +284,7 @@ int llm_step(struct llm_engine *e, struct llm_seq *seqs, uint32_t nr_seqs, struc
 	const struct llm_model *model = e->config.model;
 	struct omnikv_step_seq *ss;
 	struct omnikv_step *step;
-	struct kernel *kernels;
+	struct kernel *kernels = NULL;
 	uint32_t i, t;
 	int ret, end;
 
@@ -249,22 +292,25 @@ int llm_step(struct llm_engine *e, struct llm_seq *seqs, uint32_t nr_seqs, struc
 	if (ret)
 		return ret;
 	ss = calloc(nr_seqs, sizeof(*ss));
-	kernels = calloc(e->layout.nr_layers, sizeof(*kernels));
 	assert_non_null(ss);
-	assert_non_null(kernels);
 	for (i = 0; i < nr_seqs; i++) {
 		ss[i] = (struct omnikv_step_seq){ .seq = seqs[i].seq, .hist_tokens = seqs[i].nr_done,
 						  .new_tokens = seqs[i].nr_new, .lane = seqs[i].lane };
 		seqs[i].act.parent = seqs[i].parent;
 	}
-	ret = omnikv_step_begin(e->pipe, ss, nr_seqs, 0, &step);
+	ret = omnikv_step_begin(e->pipe, ss, nr_seqs, e->config.step_flags, &step);
 	if (!ret) {
-		ret = step_layers(e, seqs, step, kernels, hook, arg);
+		ret = step_layers(e, seqs, step, &kernels, hook, arg);
 		end = omnikv_step_end(step, error);
 		ret = end ? end : ret;
 	}
 	free(ss);
-	free(kernels);
+	while (kernels) {
+		struct kernel *next = kernels->next;
+
+		free(kernels);
+		kernels = next;
+	}
 	for (i = 0; i < nr_seqs; i++) {
 		if (!seqs[i].seq)
 			continue;
@@ -272,7 +318,8 @@ int llm_step(struct llm_engine *e, struct llm_seq *seqs, uint32_t nr_seqs, struc
 			assert_int_equal(omnikv_seq_truncate(seqs[i].seq, seqs[i].nr_done), 0);
 			continue;
 		}
-		seqs[i].nr_done += seqs[i].nr_new;
+		if (!e->config.draft_tokens || seqs[i].lane != OMNIKV_LANE_VERIFY)
+			seqs[i].nr_done += seqs[i].nr_new;
 		for (t = 0; t < seqs[i].nr_new; t++)
 			llm_logits(model, &seqs[i].act, t, seqs[i].logits + (size_t)t * model->shape.vocab);
 	}

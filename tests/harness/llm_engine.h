@@ -22,6 +22,11 @@ struct llm_config {
 	uint64_t			slot_tokens;
 	uint64_t			layer_ns;
 	bool				verify;
+	uint32_t			page_rows;
+	uint32_t			draft_tokens;
+	uint32_t			pipe_flags;
+	uint32_t			step_flags;	/* of omnikv_step_begin() */
+	struct omnikv_spill		*spill;		/* of the manager; NULL: none */
 };
 
 struct llm_engine {
@@ -38,6 +43,7 @@ struct llm_engine {
 	struct omnikv_hbm		*hbm;
 	struct omnikv_pipe		*pipe;
 	uint64_t			free_bytes;
+	uint32_t			nr_tiles;	/* of the last step */
 };
 
 /**
