@@ -52,6 +52,31 @@ def killed_run_leaves_no_wrong_byte():
         print(f"# {spill['recovered_blocks']} blocks recovered, {spill['recovered_hits']} hits of them, {spill['blocks_bad']} bad")
 
 
+def conversations_hit_as_in_a_pool_that_holds_them_all():
+    trace = cli.data("traces/conversation_trace.jsonl")
+    with cli.temporary() as top:
+        room = os.statvfs(top)
+        cli.need(room.f_bavail * room.f_frsize > 6 << 30, "less than 6 GiB are free on disk")
+        store = os.path.join(top, "s")
+        args = ("--trace", trace, "--model", "tiny", "--pool", "256M", "--spill", store, "--spill-size", "4G", FAST)
+        found = cli.clean(cli.replay(*args), requests=12031, blocks_referenced=288500, blocks_hit=105710)
+        ratios(found)
+        cli.equal((found["spill"]["blocks_lost"], found["spill"]["blocks_bad"]), (0, 0), "lost and bad blocks")
+        print(f"# {found['blocks_hit_dram']} hits in memory, {found['blocks_hit_nvme']} on NVMe, {found['wall_s']:.1f} s")
+        os.remove(os.path.join(store, "omnikv.spill"))
+        with subprocess.Popen([cli.OMNIKV, "replay", *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+            time.sleep(found["wall_s"] / 2)
+            child.send_signal(signal.SIGKILL)
+        found = cli.clean(cli.replay(*args), requests=12031, blocks_referenced=288500)
+        ratios(found)
+        spill = found["spill"]
+        # What the killed run had left hits besides what this run makes itself.
+        if found["blocks_hit"] < 105710 or (spill["recovered_blocks"] and not spill["recovered_hits"]):
+            raise AssertionError(f"{found['blocks_hit']} blocks hit, {spill['recovered_hits']} of the killed run's")
+        print(f"# after a kill: {spill['recovered_blocks']} blocks recovered, {spill['recovered_hits']} hits of them, "
+              f"{spill['blocks_bad']} bad, {spill['lost_segments']} segments lost")
+
+
 def text_is_as_it_always_was():
     with cli.temporary() as top:
         store = os.path.join(top, "s")
@@ -102,4 +127,5 @@ def mistakes_are_named():
 
 
 if __name__ == "__main__":
-    cli.main([small_pool_hits_as_a_large_one, killed_run_leaves_no_wrong_byte, text_is_as_it_always_was, mistakes_are_named])
+    cli.main([small_pool_hits_as_a_large_one, killed_run_leaves_no_wrong_byte,
+              conversations_hit_as_in_a_pool_that_holds_them_all, text_is_as_it_always_was, mistakes_are_named])
