@@ -41,7 +41,7 @@ static uint64_t random64(void)
 	return z ^ z >> 31;
 }
 
-static void die(const char *what)
+static void __attribute__((noreturn)) die(const char *what)
 {
 	fprintf(stderr, "spill bench: %s\n", what);
 	exit(1);

@@ -14,7 +14,7 @@
 
 #define BATCH	64u
 
-static void die(const char *what)
+static void __attribute__((noreturn)) die(const char *what)
 {
 	fprintf(stderr, "spill_open bench: %s\n", what);
 	exit(1);
