@@ -556,9 +556,9 @@ int okv_extent_free_list(struct okv_extent_map *map, const struct omnikv_extent 
 		rec->b &= ~REC_MARK;
 		if (!give_up(map, rec))
 			continue;
-		if (nr && granule == first + nr) {
+		if (nr && granule == first + nr && !is_border(map, granule)) {
 			nr += exts[i].nr_granules;
-		} else if (nr && granule + exts[i].nr_granules == first) {
+		} else if (nr && granule + exts[i].nr_granules == first && !is_border(map, first)) {
 			first = granule;
 			nr += exts[i].nr_granules;
 		} else {

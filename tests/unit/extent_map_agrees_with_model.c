@@ -422,6 +422,32 @@ static void maps_and_segments_have_limits(void **state)
 	assert_int_equal(okv_extent_map_largest(&map), 1);
 }
 
+/* Neighbours in a list that lie in two segments stay two runs, whichever of them comes first. */
+static void freeing_across_a_border_leaves_two_runs(void **state)
+{
+	static struct model m;
+	struct omnikv_extent a[2], swapped[2], wide;
+	uint32_t way;
+
+	(void)state;
+	for (way = 0; way < 2; way++) {
+		model_init(&m);
+		/* Granules 64 and 65: all of the second segment, and the first of the third. */
+		while (okv_extent_alloc(&m.map, 1, 1, NULL, 1, &wide) == 0) {
+			if (wide.granule == 64)
+				a[0] = wide;
+			if (wide.granule == 65)
+				a[1] = wide;
+		}
+		swapped[0] = a[1];
+		swapped[1] = a[0];
+		assert_int_equal(okv_extent_free_list(&m.map, way ? swapped : a, 2, 1, false), 0);
+		walk(&m.map);
+		assert_int_equal(okv_extent_map_largest(&m.map), 1);
+		assert_int_equal(okv_extent_alloc(&m.map, 2, 1, NULL, 1, &wide), -ENOSPC);
+	}
+}
+
 static void the_walk_survives_changes_under_it(void **state)
 {
 	static struct model m;
@@ -623,6 +649,7 @@ int main(void)
 		cmocka_unit_test(forged_names_are_stale),
 		cmocka_unit_test(a_failed_list_leaves_no_trace),
 		cmocka_unit_test(maps_and_segments_have_limits),
+		cmocka_unit_test(freeing_across_a_border_leaves_two_runs),
 		cmocka_unit_test(the_walk_survives_changes_under_it),
 		cmocka_unit_test(records_tell_what_survives_their_process),
 		cmocka_unit_test(overlapping_records_are_both_given_up),
