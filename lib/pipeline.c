@@ -1107,6 +1107,9 @@ int omnikv_seq_abort(struct omnikv_step *step, struct omnikv_seq *seq)
 
 	for (i = 0; i < step->nr_seqs; i++) {
 		if (seq && step->seqs[i].seq == seq) {
+			/* Some layers of its new rows are stored, others never will be. */
+			if (step->seqs[i].new_tokens)
+				okv_seq_mark_lost(seq, step->seqs[i].hist_tokens);
 			step->seqs[i].seq = NULL;
 			return 0;
 		}

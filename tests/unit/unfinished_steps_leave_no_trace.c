@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What a step left half done is neither published nor loaded again: rows of a sequence that was
+ * withdrawn, a state that the step wrote over, calls that are repeated after they failed.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/harness/toy_engine.h"
+
+#define T		16u
+#define NR_LAYERS	4u
+
+static struct omnikv_layout full;
+
+static struct omnikv_group group_of(enum omnikv_group_kind kind, uint32_t first, uint32_t step, uint32_t tokens_per_entry)
+{
+	struct omnikv_group g = { .kind = kind, .tokens_per_entry = tokens_per_entry, .residency = OMNIKV_RESIDENCY_RING };
+
+	for (uint32_t l = first; l < NR_LAYERS; l += step) {
+		g.layers[g.nr_layers] = (uint16_t)l;
+		g.alias_of[g.nr_layers++] = -1;
+	}
+	return g;
+}
+
+static void plane_add(struct omnikv_group *g, enum omnikv_plane_role role, enum omnikv_dtype dtype, uint32_t elems)
+{
+	g->planes[g->nr_planes++] = (struct omnikv_plane){ .role = role, .dtype = dtype, .heads = 1, .elems = elems };
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	full = (struct omnikv_layout){ .name = "full", .nr_layers = NR_LAYERS, .block_tokens = T, .nr_groups = 1 };
+	full.groups[0] = group_of(OMNIKV_GROUP_FULL, 0, 1, 1);
+	plane_add(&full.groups[0], OMNIKV_PLANE_K, OMNIKV_DTYPE_BF16, 4);
+	plane_add(&full.groups[0], OMNIKV_PLANE_V, OMNIKV_DTYPE_BF16, 4);
+	return 0;
+}
+
+static void open_engine(struct toy_engine *e, const struct omnikv_layout *layout)
+{
+	struct toy_config config = {
+		.device = "sim", .layout = layout, .block_tokens = T, .pool_spec = "4M", .nr_slots = 2,
+		.slot_tokens = 256, .layer_ns = 1000,
+	};
+
+	toy_engine_open(e, &config);
+}
+
+static int extend(struct toy_engine *e, struct toy_seq *s, uint64_t nr_tokens)
+{
+	s->hist_tokens = omnikv_seq_tokens(s->seq);
+	s->new_tokens = nr_tokens;
+	assert_int_equal(omnikv_seq_append(s->seq, nr_tokens), 0);
+	return toy_step(e, s, 1, NULL);
+}
+
+static void withdraw(void *arg, struct omnikv_step *step, uint32_t layer)
+{
+	if (layer == 1)
+		assert_int_equal(omnikv_seq_abort(step, arg), 0);
+}
+
+static void withdrawn_rows_are_not_committed(void **state)
+{
+	struct toy_engine e;
+	struct toy_seq s[2];
+
+	(void)state;
+	open_engine(&e, &full);
+	toy_seq_open(&e, &s[0], 1, 3 * T);
+	toy_seq_open(&e, &s[1], 2, T);
+	assert_int_equal(extend(&e, &s[0], T), 0);
+	s[0].hist_tokens = T;
+	s[0].new_tokens = 2 * T;
+	s[1].new_tokens = T;
+	assert_int_equal(omnikv_seq_append(s[0].seq, 2 * T), 0);
+	assert_int_equal(omnikv_seq_append(s[1].seq, T), 0);
+	/* Layers 2 and 3 of its new rows are never stored. */
+	assert_int_equal(toy_step_hooked(&e, s, 2, NULL, withdraw, s[0].seq), 0);
+	assert_int_equal(toy_seq_commit(&e, &s[0], false), -EIO);
+	assert_int_equal(toy_seq_commit(&e, &s[1], false), 1);
+	/* What was whole before can be kept, and computing the rest again makes all of it good. */
+	assert_int_equal(toy_step(&e, s, 1, NULL), 0);
+	assert_int_equal(toy_seq_commit(&e, &s[0], false), 3);
+	omnikv_seq_close(s[0].seq);
+	omnikv_seq_close(s[1].seq);
+
+	toy_seq_open(&e, &s[0], 1, 3 * T);
+	s[0].hist_tokens = omnikv_seq_tokens(s[0].seq);
+	assert_int_equal(s[0].hist_tokens, 3 * T);
+	assert_int_equal(toy_step(&e, s, 1, NULL), 0);
+	assert_int_equal(s[0].wrong_bytes, 0);
+	omnikv_seq_close(s[0].seq);
+	toy_engine_close(&e);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(withdrawn_rows_are_not_committed),
+	};
+
+	return cmocka_run_group_tests(tests, setup, NULL);
+}
