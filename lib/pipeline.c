@@ -1094,6 +1094,9 @@ int omnikv_view_next_tile(struct omnikv_step *step, struct omnikv_stream *stream
 
 int omnikv_layer_release(struct omnikv_step *step, uint32_t layer_nr, struct omnikv_stream *stream)
 {
+	/* A second attempt would add to what the first one has collected. */
+	if (step->is_open && step->error)
+		return step->error;
 	/* The last tile is under way. */
 	if (!step->is_open || step->next_release >= step->next_acquire || step->next_acquire % step->nr_tiles ||
 	    layer_nr != step->next_release / step->nr_tiles)

@@ -15,7 +15,7 @@
 #define T		16u
 #define NR_LAYERS	4u
 
-static struct omnikv_layout full;
+static struct omnikv_layout full, hybrid;
 
 static struct omnikv_group group_of(enum omnikv_group_kind kind, uint32_t first, uint32_t step, uint32_t tokens_per_entry)
 {
@@ -40,6 +40,17 @@ static int setup(void **state)
 	full.groups[0] = group_of(OMNIKV_GROUP_FULL, 0, 1, 1);
 	plane_add(&full.groups[0], OMNIKV_PLANE_K, OMNIKV_DTYPE_BF16, 4);
 	plane_add(&full.groups[0], OMNIKV_PLANE_V, OMNIKV_DTYPE_BF16, 4);
+
+	hybrid = (struct omnikv_layout){ .name = "hybrid", .nr_layers = NR_LAYERS, .block_tokens = T, .nr_groups = 2 };
+	hybrid.groups[0] = group_of(OMNIKV_GROUP_FULL, 1, 2, 1);
+	plane_add(&hybrid.groups[0], OMNIKV_PLANE_K, OMNIKV_DTYPE_BF16, 4);
+	plane_add(&hybrid.groups[0], OMNIKV_PLANE_V, OMNIKV_DTYPE_BF16, 4);
+	hybrid.groups[0].atomic_with = 2;
+	hybrid.groups[1] = group_of(OMNIKV_GROUP_RECURRENT, 0, 2, 0);
+	hybrid.groups[1].reuse = OMNIKV_REUSE_EXACT;
+	hybrid.groups[1].rollback = OMNIKV_ROLLBACK_SNAPSHOT;
+	hybrid.groups[1].atomic_with = 1;
+	plane_add(&hybrid.groups[1], OMNIKV_PLANE_STATE, OMNIKV_DTYPE_F32, 64);
 	return 0;
 }
 
@@ -101,10 +112,36 @@ static void withdrawn_rows_are_not_committed(void **state)
 	toy_engine_close(&e);
 }
 
+static void releasing_again_after_a_failure_changes_nothing(void **state)
+{
+	struct omnikv_step_seq ss = { .new_tokens = 4 };
+	struct omnikv_view view;
+	struct omnikv_step *step;
+	struct toy_engine e;
+	struct toy_seq s;
+
+	(void)state;
+	open_engine(&e, &hybrid);
+	toy_seq_open(&e, &s, 6, T);
+	/* The state is that of 8 tokens: a step over the first 4 has no place for its own. */
+	assert_int_equal(omnikv_seq_append(s.seq, 8), 0);
+	ss.seq = s.seq;
+	assert_int_equal(omnikv_step_begin(e.pipe, &ss, 1, 0, &step), 0);
+	assert_int_equal(omnikv_layer_acquire(step, 0, e.stream, &view), 0);
+	for (uint32_t i = 0; i < 1000; i++)
+		assert_int_equal(omnikv_layer_release(step, 0, e.stream), -ENODATA);
+	assert_int_equal(omnikv_step_end(step, NULL), -ENODATA);
+	s.new_tokens = 8;
+	assert_int_equal(toy_step(&e, &s, 1, NULL), 0);
+	omnikv_seq_close(s.seq);
+	toy_engine_close(&e);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(withdrawn_rows_are_not_committed),
+		cmocka_unit_test(releasing_again_after_a_failure_changes_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);
