@@ -1104,6 +1104,12 @@ int omnikv_layer_release(struct omnikv_step *step, uint32_t layer_nr, struct omn
 	return stage_release(step, stream);
 }
 
+/* Has anything been stored, or been on its way? */
+static bool step_has_stored(const struct omnikv_step *step)
+{
+	return step->next_release || step->error;
+}
+
 int omnikv_seq_abort(struct omnikv_step *step, struct omnikv_seq *seq)
 {
 	uint32_t i;
@@ -1113,6 +1119,8 @@ int omnikv_seq_abort(struct omnikv_step *step, struct omnikv_seq *seq)
 			/* Some layers of its new rows are stored, others never will be. */
 			if (step->seqs[i].new_tokens)
 				okv_seq_mark_lost(seq, step->seqs[i].hist_tokens);
+			if (step->seqs[i].new_tokens && step_has_stored(step))
+				okv_seq_mark_state_written(seq);
 			step->seqs[i].seq = NULL;
 			return 0;
 		}
@@ -1302,6 +1310,8 @@ static void step_settle(struct omnikv_step *step, int ret, const struct omnikv_s
 			okv_seq_mark_lost(s->seq, s->hist_tokens);
 		else
 			okv_seq_mark_stored(s->seq, s->hist_tokens, s->hist_tokens + s->new_tokens);
+		if (step_has_stored(step) && !okv_pipe_is_kept(step->pipe, s))
+			okv_seq_mark_state_written(s->seq);
 	}
 	if (ret == -EBADMSG && step->seqs[error->seq_idx].seq)
 		okv_seq_distrust(step->seqs[error->seq_idx].seq, error->first_lost_token / step->pipe->plan->block_tokens);

@@ -437,6 +437,7 @@ static void okv_growth_fill_state(struct omnikv_seq *seq, const struct okv_growt
 			leaf->extents[slot * seq->table.nr_groups + g] = growth->state[g];
 	leaf->state_lo[slot] = growth->nr_new == growth->nr_old && leaf->state_hi[slot] == before ? before : 0;
 	leaf->state_hi[slot] = nr_tokens - target * okv_seq_plan(seq)->block_tokens;
+	seq->is_state_lo_gone = false;
 
 	if (seq->state_last == target)
 		return;
@@ -558,6 +559,9 @@ int omnikv_seq_truncate(struct omnikv_seq *seq, uint64_t nr_tokens)
 		seq->last_cached_tokens = okv_seq_plan(seq)->block_tokens;
 	}
 	okv_table_cut(&seq->table, nr_blocks, okv_private_drop, &visit);
+	/* Who stores without a pipe has not said whether the state behind has been stored over the one before. */
+	if (nr_tokens < seq->nr_tokens)
+		seq->is_state_lo_gone = true;
 	seq->nr_tokens = nr_tokens;
 	if (seq->state_last != OKV_BLOCK_NONE && seq->state_last >= nr_blocks) {
 		seq->state_last = seq->state_before < nr_blocks ? seq->state_before : OKV_BLOCK_NONE;
@@ -587,6 +591,7 @@ int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **out)
 	fork->lost_from = seq->lost_from;
 	fork->state_last = seq->state_last;
 	fork->state_before = seq->state_before;
+	fork->is_state_lo_gone = seq->is_state_lo_gone;
 
 	okv_visit_init(&visit, seq->space->manager);
 	okv_visit_enter(&visit);
@@ -622,7 +627,8 @@ static int64_t okv_seq_state_piece(const struct omnikv_seq *seq, uint32_t group,
 	leaf = okv_table_leaf(&seq->table, block_idx);
 	slot = okv_table_slot(block_idx);
 	extent = &leaf->extents[slot * seq->table.nr_groups + group];
-	if (!extent->nr_granules || (at != leaf->state_hi[slot] && at != leaf->state_lo[slot]))
+	if (!extent->nr_granules ||
+	    (at != leaf->state_hi[slot] && (seq->is_state_lo_gone || at != leaf->state_lo[slot])))
 		return -ENODATA;
 	if (!max)
 		return -ENOSPC;

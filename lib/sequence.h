@@ -25,6 +25,7 @@
  * @nvme_blocks: blocks that were brought back from NVMe to open it
  * @lost_from:   a store from this token on failed; UINT64_MAX: none
  * @state_last, @state_before: blocks that got a state extent by the last append and by the one before
+ * @is_state_lo_gone: what stood at the last block's state_lo has been written over, or may have been
  */
 struct omnikv_seq {
 	struct okv_seq_link	link;
@@ -38,6 +39,7 @@ struct omnikv_seq {
 	uint64_t		lost_from;
 	uint64_t		state_last;
 	uint64_t		state_before;
+	bool			is_state_lo_gone;
 };
 
 static inline struct omnikv_seq *okv_seq_of_link(struct okv_seq_link *link)
@@ -58,6 +60,12 @@ static inline uint32_t okv_seq_block_tokens(const struct omnikv_seq *seq, uint64
 void okv_seq_mark_lost(struct omnikv_seq *seq, uint64_t first_token);
 /** Tokens [@from, @to) are stored (again). */
 void okv_seq_mark_stored(struct omnikv_seq *seq, uint64_t from, uint64_t to);
+/** A step has begun to store the state at the sequence's end, in the place of the one before it. */
+static inline void okv_seq_mark_state_written(struct omnikv_seq *seq)
+{
+	seq->is_state_lo_gone = true;
+}
+
 /**
  * okv_seq_distrust() - the bytes of a cached block are not those that were committed
  *

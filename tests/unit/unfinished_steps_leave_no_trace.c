@@ -112,6 +112,88 @@ static void withdrawn_rows_are_not_committed(void **state)
 	toy_engine_close(&e);
 }
 
+/* The state at the end of the history is gone once the step has stored the next one in its place. */
+static void a_state_that_was_written_over_is_not_loaded(void **state)
+{
+	struct toy_engine e;
+	struct omnikv_piece piece;
+	struct toy_seq s;
+
+	(void)state;
+	open_engine(&e, &hybrid);
+	toy_seq_open(&e, &s, 3, T);
+	assert_int_equal(extend(&e, &s, 4), 0);
+	assert_int_equal(omnikv_seq_append(s.seq, 4), 0);
+	assert_int_equal(omnikv_seq_pieces(s.seq, 1, 0, 0, 0, 4, 0, &piece, 1), 1);
+	s.hist_tokens = s.new_tokens = 4;
+	assert_int_equal(toy_step(&e, &s, 1, NULL), 0);
+	assert_int_equal(s.wrong_bytes, 0);
+
+	assert_int_equal(omnikv_seq_pieces(s.seq, 1, 0, 0, 0, 8, 0, &piece, 1), 1);
+	assert_int_equal(omnikv_seq_pieces(s.seq, 1, 0, 0, 0, 4, 0, &piece, 1), -ENODATA);
+	/* The same step once more. */
+	assert_int_equal(toy_step(&e, &s, 1, NULL), -ENODATA);
+	assert_int_equal(s.wrong_bytes, 0);
+	/* Back to where it was. */
+	assert_int_equal(omnikv_seq_truncate(s.seq, 4), 0);
+	s.new_tokens = 0;
+	assert_int_equal(toy_step(&e, &s, 1, NULL), -ENODATA);
+	assert_int_equal(s.wrong_bytes, 0);
+	omnikv_seq_close(s.seq);
+	toy_engine_close(&e);
+}
+
+static void a_failed_step_is_not_retried_from_its_own_state(void **state)
+{
+	struct toy_engine e;
+	struct toy_seq s;
+
+	(void)state;
+	open_engine(&e, &hybrid);
+	toy_seq_open(&e, &s, 4, T);
+	assert_int_equal(extend(&e, &s, 4), 0);
+	assert_int_equal(omnikv_seq_append(s.seq, 4), 0);
+	s.hist_tokens = s.new_tokens = 4;
+	/* The load of layer 1 fails, and the step goes on: it stores the states of layers 0 and 2. */
+	assert_int_equal(omnikv_device_fail_next(e.dev, 2, -EIO), 0);
+	assert_int_equal(toy_step(&e, &s, 1, NULL), -EIO);
+	s.wrong_bytes = 0;
+	assert_int_equal(toy_step(&e, &s, 1, NULL), -ENODATA);
+	assert_int_equal(s.wrong_bytes, 0);
+	/* From the start it can be computed again. */
+	s.hist_tokens = 0;
+	s.new_tokens = 8;
+	assert_int_equal(toy_step(&e, &s, 1, NULL), 0);
+	assert_int_equal(extend(&e, &s, 8), 0);
+	assert_int_equal(s.wrong_bytes, 0);
+	assert_int_equal(toy_seq_commit(&e, &s, false), 1);
+	omnikv_seq_close(s.seq);
+	toy_engine_close(&e);
+}
+
+/* A step that ends before it has stored anything leaves the state where it was. */
+static void a_step_that_stored_nothing_can_be_done_again(void **state)
+{
+	struct omnikv_step_seq ss = { .hist_tokens = 4, .new_tokens = 4 };
+	struct omnikv_step *step;
+	struct toy_engine e;
+	struct toy_seq s;
+
+	(void)state;
+	open_engine(&e, &hybrid);
+	toy_seq_open(&e, &s, 5, T);
+	assert_int_equal(extend(&e, &s, 4), 0);
+	assert_int_equal(omnikv_seq_append(s.seq, 4), 0);
+	ss.seq = s.seq;
+	assert_int_equal(omnikv_step_begin(e.pipe, &ss, 1, 0, &step), 0);
+	assert_int_equal(omnikv_step_end(step, NULL), -ECANCELED);
+	s.hist_tokens = s.new_tokens = 4;
+	assert_int_equal(toy_step(&e, &s, 1, NULL), 0);
+	assert_int_equal(s.wrong_bytes, 0);
+	omnikv_seq_close(s.seq);
+	toy_engine_close(&e);
+}
+
 static void releasing_again_after_a_failure_changes_nothing(void **state)
 {
 	struct omnikv_step_seq ss = { .new_tokens = 4 };
@@ -141,6 +223,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(withdrawn_rows_are_not_committed),
+		cmocka_unit_test(a_state_that_was_written_over_is_not_loaded),
+		cmocka_unit_test(a_failed_step_is_not_retried_from_its_own_state),
+		cmocka_unit_test(a_step_that_stored_nothing_can_be_done_again),
 		cmocka_unit_test(releasing_again_after_a_failure_changes_nothing),
 	};
 
