@@ -236,6 +236,13 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 		error_set(err, "pipe: slot_tokens is 0 or no multiple of page_rows, an unknown flag, or nr_slots, max_seqs or draft_tokens out of range");
 		return -EINVAL;
 	}
+	/* On another pool the names of this one's extents would be those of other bytes. */
+	if (!omnikv_ring_client(ring) ||
+	    omnikv_client_pool(omnikv_ring_client(ring)) !=
+		    omnikv_client_pool(omnikv_manager_client(omnikv_space_manager(space)))) {
+		error_set(err, "pipe: the ring's client is not of the pool in which the space is; give omnikv_ring_init() one that is");
+		return -EINVAL;
+	}
 	need = omnikv_pipe_hbm_bytes(plan, &c);
 	if (need == 0) {
 		error_set(err, "pipe: a slot of this many tokens exceeds 64-bit sizes; give fewer slot_tokens");

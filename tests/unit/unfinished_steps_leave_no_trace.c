@@ -219,6 +219,33 @@ static void releasing_again_after_a_failure_changes_nothing(void **state)
 	toy_engine_close(&e);
 }
 
+/* A ring on another pool would take this pool's names for its own extents. */
+static void a_ring_on_another_pool_is_refused(void **state)
+{
+	struct omnikv_pipe_config config = { .size = sizeof(config), .slot_tokens = 256 };
+	struct omnikv_ring *ring, *without;
+	struct omnikv_client *client;
+	struct omnikv_error err = { "" };
+	struct omnikv_pool *pool;
+	struct omnikv_pipe *pipe;
+	struct toy_engine e;
+
+	(void)state;
+	open_engine(&e, &full);
+	assert_int_equal(omnikv_pool_open("4M", NULL, &pool, NULL), 0);
+	assert_int_equal(omnikv_client_open(pool, 0, &client), 0);
+	assert_int_equal(omnikv_ring_init(client, e.dev, NULL, &ring, NULL), 0);
+	assert_int_equal(omnikv_ring_init(NULL, e.dev, NULL, &without, NULL), 0);
+	assert_int_equal(omnikv_pipe_create(e.space, ring, e.hbm, &config, &pipe, &err), -EINVAL);
+	assert_non_null(strstr(err.text, "pool"));
+	assert_int_equal(omnikv_pipe_create(e.space, without, e.hbm, &config, &pipe, &err), -EINVAL);
+	omnikv_ring_exit(without);
+	omnikv_ring_exit(ring);
+	omnikv_client_close(client);
+	omnikv_pool_close(pool);
+	toy_engine_close(&e);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -227,6 +254,7 @@ int main(void)
 		cmocka_unit_test(a_failed_step_is_not_retried_from_its_own_state),
 		cmocka_unit_test(a_step_that_stored_nothing_can_be_done_again),
 		cmocka_unit_test(releasing_again_after_a_failure_changes_nothing),
+		cmocka_unit_test(a_ring_on_another_pool_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);
