@@ -285,6 +285,26 @@ static int okv_commit_insert(struct okv_commit *commit)
 	return error;
 }
 
+/*
+ * While sums were taken a fork may have published some of these blocks. What has an entry already
+ * gets no second one: the blocks before the first such one go on, -EINVAL when there is none.
+ * One that is still found under the key it has here is adopted like any other.
+ */
+static int okv_commit_stop_at_published(struct okv_commit *commit)
+{
+	struct omnikv_space *space = commit->seq->space;
+
+	for (uint32_t i = 0; i < commit->nr; i++) {
+		const struct okv_pin *pin = &commit->leaf->private[commit->slot + i]->pin;
+
+		if (!okv_pin_is_active(pin) || okv_index_find(space->shelf->index, space->id, &commit->keys[i]) == pin->entry)
+			continue;
+		commit->nr = i;
+		return i ? 0 : -EINVAL;
+	}
+	return 0;
+}
+
 /* Publish the blocks of @commit: private ones that stand in one leaf, which is the sequence's alone. */
 static int okv_commit_run(struct okv_commit *commit)
 {
@@ -312,7 +332,9 @@ static int okv_commit_run(struct okv_commit *commit)
 		return ret;
 
 	okv_visit_enter(&commit->visit);
-	ret = okv_commit_insert(commit);
+	ret = okv_commit_stop_at_published(commit);
+	if (!ret)
+		ret = okv_commit_insert(commit);
 out:
 	okv_visit_leave(&commit->visit);
 	return ret;
