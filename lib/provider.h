@@ -10,6 +10,8 @@
 #ifndef OKV_PROVIDER_H
 #define OKV_PROVIDER_H
 
+#include <stdatomic.h>
+
 #include <omnikv/pool.h>
 #include <omnikv/window.h>
 
@@ -45,8 +47,10 @@ struct omnikv_pool {
 	uint32_t			granule_bytes;
 };
 
+/** @is_managed: a struct omnikv_manager uses it */
 struct omnikv_client {
 	struct omnikv_pool		*pool;
+	_Atomic bool			is_managed;
 };
 
 struct omnikv_window {

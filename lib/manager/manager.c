@@ -670,24 +670,14 @@ static int okv_manager_take_over(struct omnikv_client *client)
 	return 0;
 }
 
-int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
-			  struct omnikv_manager **out, struct omnikv_error *err)
+static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_manager_config *config,
+			     struct omnikv_manager **out, struct omnikv_error *err)
 {
 	struct omnikv_pool_info info = { .size = sizeof(info) };
-	struct omnikv_manager_config full;
 	struct omnikv_manager *manager;
 	struct omnikv_extent meta;
 	int ret;
 
-	if (err)
-		err->text[0] = '\0';
-	if (!client || !out)
-		return -EINVAL;
-	ret = okv_option_copy(&full, sizeof(full), config);
-	if (ret)
-		return okv_error_set(err, ret, "struct omnikv_manager_config is of another size");
-	if (full.eviction && strcmp(full.eviction, "lru"))
-		return okv_error_set(err, -EINVAL, "eviction: \"%.64s\" is unknown; \"lru\" is possible", full.eviction);
 	ret = omnikv_pool_info(omnikv_client_pool(client), &info);
 	if (ret)
 		return ret;
@@ -712,12 +702,12 @@ int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_mana
 		return ret;
 	}
 	manager->client = client;
-	if (full.spill) {
-		ret = okv_tier_create(full.spill, full.spill_admit, &manager->tier);
+	if (config->spill) {
+		ret = okv_tier_create(config->spill, config->spill_admit, &manager->tier);
 		if (ret) {
 			pthread_mutex_destroy(&manager->lock);
 			free(manager);
-			return okv_error_set(err, ret, "spill_admit: %u is unknown", full.spill_admit);
+			return ret;
 		}
 	}
 	manager->pool = omnikv_client_pool(client);
@@ -729,6 +719,32 @@ int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_mana
 	manager->seqs.next = &manager->seqs;
 	*out = manager;
 	return 0;
+}
+
+int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
+			  struct omnikv_manager **out, struct omnikv_error *err)
+{
+	struct omnikv_manager_config full;
+	int ret;
+
+	if (err)
+		err->text[0] = '\0';
+	if (!client || !out)
+		return -EINVAL;
+	ret = okv_option_copy(&full, sizeof(full), config);
+	if (ret)
+		return okv_error_set(err, ret, "struct omnikv_manager_config is of another size");
+	if (full.eviction && strcmp(full.eviction, "lru"))
+		return okv_error_set(err, -EINVAL, "eviction: \"%.64s\" is unknown; \"lru\" is possible", full.eviction);
+	if (full.spill && full.spill_admit > OMNIKV_SPILL_ADMIT_SECOND)
+		return okv_error_set(err, -EINVAL, "spill_admit: %u is unknown", full.spill_admit);
+	/* A second one would take over, which is to free, what the first one has cached. */
+	if (atomic_exchange(&client->is_managed, true))
+		return okv_error_set(err, -EBUSY, "the client has a manager; destroy that first, or open spaces in it");
+	ret = okv_manager_begin(client, &full, out, err);
+	if (ret)
+		atomic_store(&client->is_managed, false);
+	return ret;
 }
 
 void omnikv_manager_destroy(struct omnikv_manager *manager)
@@ -753,6 +769,7 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 		free(slab);
 	}
 	pthread_mutex_destroy(&manager->lock);
+	atomic_store(&manager->client->is_managed, false);
 	free(manager);
 }
 

@@ -3,6 +3,7 @@
  * A pool on a file whose process was killed holds sealed blocks that no index knows: the next
  * manager frees them, or the pool would fill up with what nobody can find.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -80,10 +81,41 @@ static void leftovers_are_free_again(void **state)
 	unlink(path);
 }
 
+/* Two managers on one client: the second must not take the first one's blocks for leftovers. */
+static void a_second_manager_is_refused(void **state)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	struct omnikv_manager *manager, *second = NULL;
+	struct omnikv_error err = { "" };
+	struct omnikv_client *client;
+	struct omnikv_extent cached;
+	struct omnikv_pool *pool;
+
+	(void)state;
+	open_pool("8M", &pool, &client);
+	assert_int_equal(omnikv_manager_create(client, NULL, &manager, NULL), 0);
+	assert_int_equal(omnikv_extent_alloc(client, 1, 1, NULL, 0, &cached), 0);
+	assert_int_equal(omnikv_extent_seal(client, &cached, 1), 0);
+	assert_int_equal(omnikv_manager_create(client, NULL, &second, &err), -EBUSY);
+	assert_null(second);
+	assert_true(err.text[0] != '\0');
+	assert_int_equal(omnikv_pool_info(pool, &info), 0);
+	assert_int_equal(info.nr_extents[OMNIKV_EXTENT_SEALED], 1);
+	/* One after the other is as it was. */
+	omnikv_manager_destroy(manager);
+	assert_int_equal(omnikv_manager_create(client, NULL, &second, NULL), 0);
+	assert_int_equal(omnikv_pool_info(pool, &info), 0);
+	assert_int_equal(info.nr_extents[OMNIKV_EXTENT_SEALED], 0);
+	omnikv_manager_destroy(second);
+	omnikv_client_close(client);
+	omnikv_pool_close(pool);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(leftovers_are_free_again),
+		cmocka_unit_test(a_second_manager_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,7 +42,7 @@ struct omnikv_manager_config {
 
 /**
  * @client must be the pool's manager (OMNIKV_CLIENT_F_MANAGER; -EPERM else) and outlive the manager; all
- * sequences' memory is its own. -EINVAL: unknown policy, named in @err.
+ * sequences' memory is its own. -EINVAL: unknown policy, named in @err. -EBUSY: the client has a manager.
  *
  * The index is in memory, so a new manager begins empty: what an earlier one left SEALED or META in the
  * pool is freed.
