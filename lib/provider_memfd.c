@@ -684,6 +684,15 @@ static int bring_up(struct opening *op)
 	op->header.is_clean = 0;
 	read_boot_id(op->header.boot_id, sizeof(op->header.boot_id));
 	*header = op->header;
+	/*
+	 * On the disk before anything changes: after a power cut a header that still said "closed in
+	 * order" would vouch for records and bytes of which some were written back and some not.
+	 */
+	ret = pool->is_file && msync(pool->map_base, OKV_POOL_HEADER_BYTES, MS_SYNC) ? -errno : 0;
+	if (ret) {
+		munmap(used, pool->used_bytes);
+		return okv_error_set(op->err, ret, "%s: cannot write its header: %s", op->label, strerror(-ret));
+	}
 
 	ret = okv_extent_map_init(&pool->map, recs, used, nr);
 	if (!ret)

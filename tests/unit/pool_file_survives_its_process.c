@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -398,6 +399,36 @@ static void a_killed_owner_leaves_every_sealed_extent_and_nothing_else(void **st
 	munmap(notes, sizeof(*notes));
 }
 
+/* What a power cut now would leave on the disk: the header as it was when it was last written through. */
+static struct okv_pool_header on_disk;
+static bool is_watched;
+
+int msync(void *at, size_t bytes, int flags)
+{
+	if (is_watched && (flags & MS_SYNC) && bytes >= sizeof(on_disk))
+		memcpy(&on_disk, at, sizeof(on_disk));
+	return (int)syscall(SYS_msync, at, bytes, flags);
+}
+
+static void an_open_pool_is_not_clean_on_its_disk(void **state)
+{
+	struct omnikv_pool *pool;
+
+	(void)state;
+	is_watched = true;
+	pool = open_pool();
+	assert_int_equal(on_disk.magic, OKV_POOL_MAGIC);
+	assert_int_equal(on_disk.is_clean, 0);
+	omnikv_pool_close(pool);
+	assert_int_equal(on_disk.is_clean, 1);
+	/* The second life of the same file. */
+	pool = open_pool();
+	assert_int_equal(on_disk.is_clean, 0);
+	omnikv_pool_close(pool);
+	assert_int_equal(on_disk.is_clean, 1);
+	is_watched = false;
+}
+
 static void a_pool_whose_making_was_cut_short_is_made_anew(void **state)
 {
 	struct okv_failpoint point = { .name = "pool.create_file", .error = EIO };
@@ -439,6 +470,7 @@ int main(void)
 		TEST(each_damaged_field_of_the_header_is_named),
 		TEST(a_host_that_went_down_leaves_an_empty_pool),
 		TEST(a_killed_owner_leaves_every_sealed_extent_and_nothing_else),
+		TEST(an_open_pool_is_not_clean_on_its_disk),
 		TEST(a_pool_whose_making_was_cut_short_is_made_anew),
 		TEST(a_full_file_system_is_named),
 	};
