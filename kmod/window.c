@@ -18,7 +18,7 @@
 
 #define FAULT_PAGES	16	/* filled around a fault: 64 KiB */
 #define FILL_PAGES	64	/* handed to vm_insert_pages() at once; on the stack */
-#define PLACES_MAX	1024	/* of one PRIVATE extent in RW windows */
+#define PLACES_MAX	65536	/* of one PRIVATE extent in windows */
 
 static void *block_alloc(void)
 {
@@ -217,9 +217,30 @@ static int window_mmap(struct file *file, struct vm_area_struct *vma)
 
 /* ---- bind ----------------------------------------------------------------------------- */
 
-static int add_place(struct okv_hold *hold, struct okv_window *win, u64 first, u64 nr)
+/*
+ * Forget places where the extent was bound once and is not now. The maps of the client's windows
+ * change under client->lock only, which is held. The youngest may be of binds that are being made.
+ */
+static void tidy_places(struct okv_attach *attach, struct okv_hold *hold)
+{
+	struct drop drop = { .attach = attach, .only = hold };
+	u32 i, nr = 0;
+
+	for (i = 0; i < hold->nr_places; i++) {
+		struct okv_place *place = &hold->places[i];
+		struct okv_window *win = xa_load(&attach->client->windows, place->window_id);
+
+		if (i + OKV_BIND_GROUP >= hold->nr_places ||
+		    (win && okv_winmap_any(&win->map, place->first, place->nr, drop_wants, &drop)))
+			hold->places[nr++] = *place;
+	}
+	hold->nr_places = nr;
+}
+
+static int add_place(struct okv_attach *attach, struct okv_hold *hold, struct okv_window *win, u64 first, u64 nr)
 {
 	struct okv_place *places, *last = hold->nr_places ? &hold->places[hold->nr_places - 1] : NULL;
+	bool is_full;
 
 	/* Pieces one behind the other are one place; so is the same piece again. */
 	if (last && last->window_id == win->id) {
@@ -230,7 +251,11 @@ static int add_place(struct okv_hold *hold, struct okv_window *win, u64 first, u
 			return 0;
 		}
 	}
-	if (hold->nr_places == hold->max_places) {
+	is_full = hold->nr_places == hold->max_places;
+	if (is_full)
+		tidy_places(attach, hold);
+	/* Larger where it is still half full, so that tidying is rare. */
+	if (is_full && hold->nr_places >= hold->max_places / 2) {
 		u32 max = hold->max_places ? hold->max_places * 2 : 4;
 
 		if (max > PLACES_MAX)
@@ -302,7 +327,7 @@ static int bind_begin(struct okv_window *win, struct okv_attach *attach, const s
 		return PTR_ERR(hold);
 	ret = okv_winmap_prepare(&win->map, first, nr, block_alloc);
 	if (!ret && hold->is_private)
-		ret = add_place(hold, win, first, nr);
+		ret = add_place(attach, hold, win, first, nr);
 	bind = ret ? NULL : kmem_cache_alloc(okv_bind_cache, GFP_KERNEL);
 	if (!bind) {
 		okv_hold_tidy(attach, hold);
@@ -336,7 +361,7 @@ static void zap_replaced(struct okv_window *win, const struct omnikv_batch_op *o
 	for (i = 0; i < nr; i++) {
 		u64 at = ops[i].window_off >> PAGE_SHIFT, len = ops[i].bytes >> PAGE_SHIFT;
 
-		if (!okv_winmap_any(&win->map, at, len))
+		if (!okv_winmap_any(&win->map, at, len, NULL, NULL))
 			continue;
 		if (end != first && at == end) {
 			end += len;
@@ -402,7 +427,7 @@ int okv_window_unbind(struct okv_window *win, struct okv_attach *attach, u64 off
 	guard(mutex)(&win->lock);
 	if (!okv_range_fits(off, bytes, win->nr_pages << PAGE_SHIFT))
 		return -EINVAL;
-	if (!okv_winmap_any(&win->map, first, nr))
+	if (!okv_winmap_any(&win->map, first, nr, NULL, NULL))
 		return 0;
 	zap(win, first, nr);
 	okv_winmap_clear(&win->map, first, nr, NULL, drop_run, &drop);

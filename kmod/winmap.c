@@ -24,7 +24,7 @@ static struct okv_winmap_entry *find(const struct okv_winmap *map, uint64_t at)
 }
 
 /* First page behind @at that lies in another leaf, or in another middle where @at has none. */
-static uint64_t skip(const struct okv_winmap *map, uint64_t at)
+static uint64_t next_block(const struct okv_winmap *map, uint64_t at)
 {
 	uint64_t span = LEAF_NR, next;
 
@@ -107,7 +107,7 @@ uint64_t okv_winmap_clear(struct okv_winmap *map, uint64_t first, uint64_t nr, o
 		uint64_t from = at;
 
 		if (!entry) {
-			at = skip(map, at);
+			at = next_block(map, at);
 			continue;
 		}
 		owner = entry->owner;
@@ -138,7 +138,7 @@ uint64_t okv_winmap_next(const struct okv_winmap *map, uint64_t from)
 		const struct okv_winmap_entry *entry = find(map, at);
 
 		if (!entry)
-			at = skip(map, at);
+			at = next_block(map, at);
 		else if (entry->owner)
 			return at;
 		else
@@ -147,7 +147,8 @@ uint64_t okv_winmap_next(const struct okv_winmap *map, uint64_t from)
 	return map->nr_pages;
 }
 
-bool okv_winmap_any(const struct okv_winmap *map, uint64_t first, uint64_t nr)
+bool okv_winmap_any(const struct okv_winmap *map, uint64_t first, uint64_t nr, okv_winmap_wants_fn wants,
+		    void *opaque)
 {
 	uint64_t at = first, end = first + nr;
 
@@ -155,10 +156,10 @@ bool okv_winmap_any(const struct okv_winmap *map, uint64_t first, uint64_t nr)
 		const struct okv_winmap_entry *entry = find(map, at);
 
 		if (!entry) {
-			at = skip(map, at);
+			at = next_block(map, at);
 			continue;
 		}
-		if (entry->owner)
+		if (entry->owner && (!wants || wants(opaque, entry->owner)))
 			return true;
 		at++;
 	}
@@ -193,7 +194,7 @@ const char *okv_winmap_check(const struct okv_winmap *map)
 		const struct okv_winmap_entry *entry = find(map, at);
 
 		if (!entry) {
-			at = skip(map, at);
+			at = next_block(map, at);
 			continue;
 		}
 		if (!entry->owner && entry->page)

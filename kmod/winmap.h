@@ -65,8 +65,9 @@ void okv_winmap_set(struct okv_winmap *map, uint64_t first, uint64_t nr, uintptr
  */
 uint64_t okv_winmap_clear(struct okv_winmap *map, uint64_t first, uint64_t nr, okv_winmap_wants_fn wants,
 			  okv_winmap_drop_fn drop, void *opaque);
-/** Is anything bound in a range? */
-bool okv_winmap_any(const struct okv_winmap *map, uint64_t first, uint64_t nr);
+/** Is anything bound in a range for which @wants is true? NULL is true. */
+bool okv_winmap_any(const struct okv_winmap *map, uint64_t first, uint64_t nr, okv_winmap_wants_fn wants,
+		    void *opaque);
 /**
  * okv_winmap_run() - how many pages from @first on are neighbours in the pool too
  * @max:  look no further

@@ -147,6 +147,23 @@ TEST_F(window, seal_unbinds_for_writing_and_lease_binds_for_reading)
 	EXPECT_EQ(-SIGBUS, peek(self->r + PAGE));
 }
 
+/* An extent that moves about for long is still found everywhere when it is sealed. */
+TEST_F(window, seal_finds_an_extent_that_was_bound_often)
+{
+	uint64_t i, at = 0;
+
+	for (i = 0; i < 5000; i++) {
+		at = i * 37 % 900;
+		ASSERT_EQ(0, op_bind(self->dev, self->pool, self->rw, at * PAGE, self->a, i % 64 * PAGE, PAGE));
+		if (i < 4900)
+			ASSERT_EQ(0, op_unbind(self->dev, self->pool, self->rw, at * PAGE, PAGE));
+	}
+	EXPECT_EQ(0, poke(self->w + at * PAGE, 1));
+	ASSERT_EQ(0, op_extent(self->dev, self->pool, OMNIKV_BATCH_SEAL, self->a));
+	for (i = 0; i < 1000; i++)
+		EXPECT_EQ(-SIGBUS, peek(self->w + i * PAGE));
+}
+
 TEST_F(window, bad_binds_are_refused_and_change_nothing)
 {
 	struct omnikv_extent stale = self->a;
