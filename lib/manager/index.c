@@ -4,7 +4,7 @@
  *
  * Three kinds of memory. Entries (64 bytes: key, place in the forest) and their records
  * (eviction links, then extents) lie in chunks that never move. The table is open addressing
- * over 64-byte buckets of seven slots (32 bits of hash, entry id), with a count of the entries
+ * over 64-byte buckets of seven slots (32 bits of hash, entry id), all compared at once, with a count of the entries
  * that had to go past the bucket, so that removal leaves no tombstones. Growth doubles the table
  * and carries one old bucket over at each insertion; until that ends lookups ask both.
  */
@@ -68,14 +68,17 @@ struct entry {
 
 _Static_assert(sizeof(struct entry) == 64, "an entry is one cache line");
 
-/* @run_blocks and @run_parent, the entry before the run's first block, lead past a run without visiting it. */
+/*
+ * @run_blocks and @run_parent, the entry before the run's first block, lead past a run without visiting it. What a
+ * walk reads comes first, so that it seldom lies in two cache lines.
+ */
 struct group {
 	uint64_t	granule : 40;
 	uint64_t	run_blocks : 24;	/* of the run up to and with this block */
-	uint32_t	generation;
 	uint32_t	nr_granules;	/* 0: absent */
-	uint32_t	crc32c;
 	uint32_t	run_parent;
+	uint32_t	generation;
+	uint32_t	crc32c;
 };
 
 struct record {
@@ -84,8 +87,9 @@ struct record {
 };
 
 struct bucket {
-	uint64_t	slots[BUCKET_SLOTS];	/* hash << 32 | entry id + 1; 0 is empty */
+	uint32_t	tags[BUCKET_SLOTS];	/* hash; of an empty slot anything */
 	uint32_t	nr_passed;		/* entries of this or an earlier home that lie further on */
+	uint32_t	ids[BUCKET_SLOTS];	/* entry id + 1; 0 is empty */
 	uint32_t	reserved;
 };
 
@@ -209,6 +213,15 @@ static inline struct record *record_of(const struct okv_index *ix, uint32_t id)
 				 (size_t)(id & (CHUNK_ENTRIES - 1)) * ix->stride);
 }
 
+/* What a walk reads of it, also where that lies in two cache lines. */
+static inline void prefetch_group(const struct okv_index *ix, uint32_t id, uint32_t group)
+{
+	const struct group *g = &record_of(ix, id)->groups[group];
+
+	prefetch(g);
+	prefetch((const char *)&g->generation - 1);
+}
+
 static bool is_live(const struct okv_index *ix, uint32_t id)
 {
 	return id < ix->nr_ids && entry_of(ix, id)->key_len != 0;
@@ -300,20 +313,30 @@ static inline struct bucket *table_home(const struct table *tab, uint32_t tag)
 	return &tab->buckets[tag >> tab->shift];
 }
 
+/* A bit for each of BUCKET_SLOTS words that is @word. No branches: which slot it is cannot be foreseen. */
+static inline uint32_t slots_with(const uint32_t *words, uint32_t word)
+{
+	_Static_assert(BUCKET_SLOTS == 7, "one term a slot");
+	return (uint32_t)(words[0] == word) | (uint32_t)(words[1] == word) << 1 | (uint32_t)(words[2] == word) << 2 |
+	       (uint32_t)(words[3] == word) << 3 | (uint32_t)(words[4] == word) << 4 | (uint32_t)(words[5] == word) << 5 |
+	       (uint32_t)(words[6] == word) << 6;
+}
+
 static void table_add(struct table *tab, uint32_t tag, uint32_t id)
 {
-	uint32_t at = tag >> tab->shift;
-	unsigned int i;
+	uint32_t at = tag >> tab->shift, empty;
 
 	for (;; at = (at + 1) & tab->mask) {
 		struct bucket *bucket = &tab->buckets[at];
 
-		for (i = 0; i < BUCKET_SLOTS; i++) {
-			if (bucket->slots[i] == 0) {
-				bucket->slots[i] = (uint64_t)tag << 32 | (id + 1);
-				tab->nr_used++;
-				return;
-			}
+		empty = slots_with(bucket->ids, 0);
+		if (empty) {
+			unsigned int i = (unsigned int)__builtin_ctz(empty);
+
+			bucket->tags[i] = tag;
+			bucket->ids[i] = id + 1;
+			tab->nr_used++;
+			return;
 		}
 		bucket->nr_passed++;
 	}
@@ -322,22 +345,19 @@ static void table_add(struct table *tab, uint32_t tag, uint32_t id)
 /* Returns false when the table does not hold it. */
 static bool table_del(struct table *tab, uint32_t tag, uint32_t id)
 {
-	uint64_t slot = (uint64_t)tag << 32 | (id + 1);
 	uint32_t home = tag >> tab->shift;
-	uint32_t at = home, nr;
-	unsigned int i;
+	uint32_t at = home, nr, found;
 
 	for (nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
 		struct bucket *bucket = &tab->buckets[at];
 
-		for (i = 0; i < BUCKET_SLOTS; i++) {
-			if (bucket->slots[i] == slot) {
-				bucket->slots[i] = 0;
-				tab->nr_used--;
-				for (; home != at; home = (home + 1) & tab->mask)
-					tab->buckets[home].nr_passed--;
-				return true;
-			}
+		found = slots_with(bucket->ids, id + 1);
+		if (found) {
+			bucket->ids[__builtin_ctz(found)] = 0;
+			tab->nr_used--;
+			for (; home != at; home = (home + 1) & tab->mask)
+				tab->buckets[home].nr_passed--;
+			return true;
 		}
 		if (bucket->nr_passed == 0)
 			break;
@@ -357,21 +377,20 @@ static inline bool key_equal(const struct entry *e, const struct omnikv_key *key
 static uint32_t table_find(struct okv_index *ix, const struct table *tab, uint32_t tag, uint32_t ns,
 			   const struct omnikv_key *key)
 {
-	uint32_t at = tag >> tab->shift, nr;
-	unsigned int i;
+	uint32_t at = tag >> tab->shift, nr, found;
 
 	for (nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
 		const struct bucket *bucket = &tab->buckets[at];
 
-		for (i = 0; i < BUCKET_SLOTS; i++) {
-			uint64_t slot = bucket->slots[i];
+		for (found = slots_with(bucket->tags, tag); found; found &= found - 1) {
+			uint32_t slot = bucket->ids[__builtin_ctz(found)];
 			const struct entry *e;
 
-			if (slot >> 32 != tag || slot == 0)
+			if (slot == 0)
 				continue;
-			e = entry_of(ix, (uint32_t)slot - 1);
+			e = entry_of(ix, slot - 1);
 			if (e->ns == ns && key_equal(e, key))
-				return (uint32_t)slot - 1;
+				return slot - 1;
 			ix->nr_collisions++;
 		}
 		if (bucket->nr_passed == 0)
@@ -384,11 +403,13 @@ static uint32_t table_find(struct okv_index *ix, const struct table *tab, uint32
 static inline void table_prefetch_entry(const struct okv_index *ix, const struct table *tab, uint32_t tag)
 {
 	const struct bucket *bucket = table_home(tab, tag);
-	unsigned int i;
+	uint32_t found;
 
-	for (i = 0; i < BUCKET_SLOTS; i++) {
-		if (bucket->slots[i] >> 32 == tag && bucket->slots[i] != 0)
-			prefetch(entry_of(ix, (uint32_t)bucket->slots[i] - 1));
+	for (found = slots_with(bucket->tags, tag); found; found &= found - 1) {
+		uint32_t slot = bucket->ids[__builtin_ctz(found)];
+
+		if (slot != 0)
+			prefetch(entry_of(ix, slot - 1));
 	}
 }
 
@@ -399,12 +420,12 @@ static void table_migrate_step(struct okv_index *ix)
 	unsigned int i;
 
 	for (i = 0; i < BUCKET_SLOTS; i++) {
-		uint64_t slot = bucket->slots[i];
+		uint32_t slot = bucket->ids[i], tag = bucket->tags[i];
 
 		if (slot == 0)
 			continue;
-		table_add(&ix->tab, (uint32_t)(slot >> 32), (uint32_t)slot - 1);
-		table_del(&ix->old, (uint32_t)(slot >> 32), (uint32_t)slot - 1);
+		table_add(&ix->tab, tag, slot - 1);
+		table_del(&ix->old, tag, slot - 1);
 	}
 	if (ix->old_next++ == ix->old.mask)
 		table_fini(ix, &ix->old);
@@ -1045,7 +1066,7 @@ static inline bool run_step(const struct okv_index *ix, struct walk *w, uint32_t
 	}
 	w->id = up;
 	if (w->position > w->until)
-		prefetch(&record_of(ix, up)->groups[group]);
+		prefetch_group(ix, up, group);
 	return true;
 }
 
@@ -1089,48 +1110,44 @@ int64_t okv_index_hit_runs(const struct okv_index *ix, const struct okv_index_hi
 	struct walk walks[OKV_INDEX_ANCHORS + 1];
 	uint32_t nr_walks = walks_init(hit, from, walks), nr_going, i;
 	uint32_t going[OKV_INDEX_ANCHORS + 1];
-	size_t room, start[OKV_INDEX_ANCHORS + 1], nr[OKV_INDEX_ANCHORS + 1] = { 0 }, nr_all = 0, k;
+	size_t end[OKV_INDEX_ANCHORS + 1], at[OKV_INDEX_ANCHORS + 1], nr_all = 0;
 
-	/* Each walk fills its own share of @runs, which may be too small for some: then one walk does it all. */
-	if (nr_walks < 2)
+	if (nr_walks < 2 || walks[nr_walks - 1].position - from > max)
 		return okv_index_runs(ix, hit->entry, group, from, runs, max);
+	/* Each walk fills its own share of @runs, as many as it has blocks, from the end: so they are in order at once. */
 	for (i = 0; i < nr_walks; i++) {
-		start[i] = walks[i].until - from;
+		end[i] = walks[i].position - from;
+		at[i] = end[i];
 		going[i] = i;
-		prefetch(&record_of(ix, walks[i].id)->groups[group]);
+		prefetch_group(ix, walks[i].id, group);
 	}
-	if (walks[nr_walks - 1].position - from > max)
-		return okv_index_runs(ix, hit->entry, group, from, runs, max);
 	for (nr_going = nr_walks; nr_going;) {
 		for (i = 0; i < nr_going; i++) {
 			uint32_t n = going[i];
 			struct walk *w = &walks[n];
 
-			if (!run_step(ix, w, group, &runs[start[n] + nr[n]]))
+			if (!run_step(ix, w, group, &runs[at[n] - 1]))
 				return okv_index_runs(ix, hit->entry, group, from, runs, max);
-			nr[n] += runs[start[n] + nr[n]].nr_blocks != 0;
+			at[n] -= runs[at[n] - 1].nr_blocks != 0;
 			if (w->position == w->until)
 				going[i--] = going[--nr_going];
 		}
 	}
 	for (i = 0; i < nr_walks; i++) {
-		struct okv_index_run *first = &runs[start[i]];
-
-		runs_reverse(first, nr[i]);
-		room = 0;
 		/* A run that was cut at an anchor is one run. */
-		if (nr_all && nr[i]) {
-			struct okv_index_run *last = &runs[nr_all - 1];
+		if (nr_all && at[i] < end[i]) {
+			struct okv_index_run *last = &runs[nr_all - 1], *first = &runs[at[i]];
 
 			if (last->position + last->nr_blocks == first->position && last->nr_granules == first->nr_granules &&
 			    last->granule + (uint64_t)last->nr_blocks * last->nr_granules == first->granule) {
 				last->nr_blocks += first->nr_blocks;
 				last->entry = first->entry;
-				room = 1;
+				at[i]++;
 			}
 		}
-		for (k = room; k < nr[i]; k++)
-			runs[nr_all++] = first[k];
+		if (nr_all != at[i])
+			memmove(&runs[nr_all], &runs[at[i]], (end[i] - at[i]) * sizeof(*runs));
+		nr_all += end[i] - at[i];
 	}
 	return (int64_t)nr_all;
 }
@@ -1505,14 +1522,13 @@ static const char *table_check(const struct okv_index *ix, const struct table *t
 		return "";
 	for (at = 0; at <= tab->mask && !broken; at++) {
 		for (i = 0; i < BUCKET_SLOTS; i++) {
-			uint64_t slot = tab->buckets[at].slots[i];
-			uint32_t tag = (uint32_t)(slot >> 32);
+			uint32_t slot = tab->buckets[at].ids[i], tag = tab->buckets[at].tags[i];
 
 			if (slot == 0)
 				continue;
 			nr++;
-			if (!is_live(ix, (uint32_t)slot - 1) || entry_of(ix, (uint32_t)slot - 1)->tag != tag ||
-			    (entry_of(ix, (uint32_t)slot - 1)->flags & ENTRY_F_DROPPED))
+			if (!is_live(ix, slot - 1) || entry_of(ix, slot - 1)->tag != tag ||
+			    (entry_of(ix, slot - 1)->flags & ENTRY_F_DROPPED))
 				broken = "a slot names an entry that is gone, dropped, or of another hash";
 			for (home = tag >> tab->shift; home != at; home = (home + 1) & tab->mask)
 				passed[home]++;

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -316,6 +317,7 @@ static void okv_cpu_name(char *text, size_t size)
 static json_t *okv_machine_json(void)
 {
 	uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	int policy = sched_getscheduler(0) & ~SCHED_RESET_ON_FORK;
 	struct utsname uts = { .release = "" };
 	double load[1] = { 0 };
 	char cpu[160];
@@ -325,9 +327,10 @@ static json_t *okv_machine_json(void)
 	if (getloadavg(load, 1) != 1)
 		load[0] = 0;
 	okv_cpu_name(cpu, sizeof(cpu));
-	return json_pack("{s:s, s:i, s:I, s:s, s:o, s:i}", "cpu", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
+	return json_pack("{s:s, s:i, s:I, s:s, s:o, s:i, s:s}", "cpu", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
 			 (json_int_t)bytes, "kernel", uts.release, "load", okv_figure(load[0]), "nice",
-			 getpriority(PRIO_PROCESS, 0));
+			 getpriority(PRIO_PROCESS, 0), "scheduling",
+			 policy == SCHED_RR || policy == SCHED_FIFO ? "real-time" : "time-sharing");
 }
 
 json_t *okv_bench_json(const struct okv_bench *bench)
