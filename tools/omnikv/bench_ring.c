@@ -9,6 +9,7 @@
 #include <liburing.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,8 +38,14 @@ static double ring_nops(struct omnikv_ring *ring, unsigned int batch, unsigned i
 	unsigned int done, i;
 
 	for (done = 0; done < nr; done += batch) {
-		for (i = 0; i < batch; i++)
-			omnikv_prep_nop(omnikv_get_sqe(ring));
+		for (i = 0; i < batch; i++) {
+			struct omnikv_sqe *sqe;
+
+			/* A slot may come free a little after its result. */
+			while (!(sqe = omnikv_get_sqe(ring)))
+				sched_yield();
+			omnikv_prep_nop(sqe);
+		}
 		if (omnikv_submit(ring) != (int)batch)
 			okv_die("the ring or a peer failed");
 		for (i = 0; i < batch; i++) {
@@ -58,8 +65,12 @@ static double uring_nops(struct io_uring *ring, unsigned int batch, unsigned int
 	unsigned int done, i;
 
 	for (done = 0; done < nr; done += batch) {
-		for (i = 0; i < batch; i++)
-			io_uring_prep_nop(io_uring_get_sqe(ring));
+		for (i = 0; i < batch; i++) {
+			struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+
+			okv_bench_must(sqe != NULL, "io_uring has no free slot");
+			io_uring_prep_nop(sqe);
+		}
 		io_uring_submit(ring);
 		for (i = 0; i < batch; i++) {
 			struct io_uring_cqe *cqe;
