@@ -517,7 +517,52 @@ out:
 	return ret;
 }
 
-/* ---- truncate, fork ------------------------------------------------------------------------- */
+/* ---- checkpoint, truncate, fork ------------------------------------------------------------------------- */
+
+/* @nr_tokens without those behind the last place where no group is within an entry. */
+static uint64_t okv_seq_whole_entries(const struct omnikv_seq *seq, uint64_t nr_tokens)
+{
+	const struct omnikv_layout *layout = &okv_seq_plan(seq)->layout;
+	uint64_t before;
+
+	do {
+		before = nr_tokens;
+		for (uint32_t g = 0; g < layout->nr_groups; g++)
+			if (layout->groups[g].tokens_per_entry)
+				nr_tokens -= nr_tokens % layout->groups[g].tokens_per_entry;
+	} while (nr_tokens != before);
+	return nr_tokens;
+}
+
+uint64_t omnikv_seq_checkpoint(const struct omnikv_seq *seq, uint64_t at_most)
+{
+	uint64_t block_tokens, nr_blocks;
+
+	if (!seq)
+		return 0;
+	if (at_most > seq->nr_tokens)
+		at_most = seq->nr_tokens;
+	if (at_most > seq->lost_from)
+		at_most = seq->lost_from;
+	if (!seq->space->needed_state)
+		return okv_seq_whole_entries(seq, at_most);
+
+	block_tokens = okv_seq_plan(seq)->block_tokens;
+	nr_blocks = at_most / block_tokens + (at_most % block_tokens != 0);
+	for (uint64_t b = nr_blocks; b-- > 0;) {
+		const struct okv_leaf *leaf = okv_table_leaf(&seq->table, b);
+		uint32_t hi = leaf->state_hi[okv_table_slot(b)], lo = leaf->state_lo[okv_table_slot(b)];
+		uint64_t first = b * block_tokens;
+
+		if (hi && first + hi <= at_most && okv_seq_whole_entries(seq, first + hi) == first + hi)
+			return first + hi;
+		/* A step that failed may have stored the later state over this one. */
+		if (lo && first + lo <= at_most && first + lo < seq->lost_from &&
+		    okv_seq_whole_entries(seq, first + lo) == first + lo)
+			return first + lo;
+	}
+	return 0;
+}
 
 /* The entry of the block that will be the last cached one when @nr_blocks stay. */
 static int okv_seq_cut_pin(struct omnikv_seq *seq, uint64_t nr_blocks)

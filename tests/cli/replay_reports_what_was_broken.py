@@ -48,6 +48,18 @@ def failed_transfers_are_recovered_from():
             cli.equal(found["blocks_hit"], 1984, "blocks_hit")
 
 
+def a_model_with_state_goes_on_from_a_checkpoint():
+    model = ["--workload", "agent", "--requests", 40, "--model", "qwen3-next-80b-a3b", "--scale", 2048, "--pool", "256M"]
+    found = cli.fields(cli.replay(*model, "--inject", "flip:1", "--verify-checksums"), status=1, injected=1, wrong_bytes=1,
+                       checksum_errors=1, requests_failed=0, steps_recomputed=1, leaked_bytes=0, check="ok")
+    if found["tokens_hit"] == 0:
+        raise AssertionError("nothing was hit")
+    for more in (["--inject", "fail:2000"], ["--inject", "fail:2000", FAST]):
+        found = cli.clean(cli.replay(*model, *more))
+        if not found["transfers_failed"] or not found["steps_recomputed"]:
+            raise AssertionError(f"{found['transfers_failed']} transfers failed")
+
+
 def failures_under_pressure_and_out_of_order():
     found = cli.clean(cli.replay("--workload", "agent", "--pool", "16M", "--inject", "fail:3000", "--shuffle",
                                  "--verify-checksums", "--requests", 120))
@@ -80,6 +92,7 @@ def what_cannot_be_recovered_from_ends_the_run_in_one_line():
 
 
 cli.main([a_flipped_byte_is_reported, checksums_find_it_too, a_flip_that_nothing_loads_is_no_success,
-          failed_transfers_are_recovered_from, failures_under_pressure_and_out_of_order,
+          failed_transfers_are_recovered_from,
+          a_model_with_state_goes_on_from_a_checkpoint, failures_under_pressure_and_out_of_order,
           blocks_that_vanish_between_lookup_and_load_are_computed_again,
           what_cannot_be_recovered_from_ends_the_run_in_one_line])

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "sequence.h"
 #include "tests/harness/kv_world.h"
 
 #define T	16u
@@ -206,6 +207,46 @@ static void state_behind_a_truncation_is_gone(void **state)
 	assert_int_equal(omnikv_manager_reset(world.manager), 3);
 }
 
+/* After a loss it goes on at a state that was stored whole, never in a block without one. */
+static void going_on_after_a_loss_begins_at_a_checkpoint(void **state)
+{
+	struct omnikv_seq *seq, *again;
+	struct kv_story part;
+
+	(void)state;
+	assert_int_equal(omnikv_seq_checkpoint(NULL, 5), 0);
+	assert_int_equal(omnikv_seq_open(world.space, NULL, 0, NULL, &seq), 0);
+	assert_int_equal(omnikv_seq_checkpoint(seq, 5), 0);
+	grow(seq, 2 * T);
+	assert_int_equal(kv_commit(&world, seq, &story, true), 2);
+	grow(seq, 5 * T);
+	assert_int_equal(kv_commit(&world, seq, &story, true), 5);
+	omnikv_seq_close(seq);
+
+	kv_story_copy(&part, &story, 7 * T);
+	again = kv_open(&world, &part, true);
+	kv_story_free(&part);
+	assert_int_equal(omnikv_seq_tokens(again), 7 * T);
+	assert_int_equal(omnikv_seq_append(again, T + 5), 0);
+	assert_int_equal(omnikv_seq_checkpoint(again, 7 * T + 1), 7 * T);
+	assert_int_equal(omnikv_seq_checkpoint(again, 7 * T), 7 * T);
+	assert_int_equal(omnikv_seq_checkpoint(again, 7 * T - 1), 2 * T);
+	assert_int_equal(omnikv_seq_checkpoint(again, 5 * T), 2 * T);
+	assert_int_equal(omnikv_seq_checkpoint(again, 2 * T), 2 * T);
+	assert_int_equal(omnikv_seq_checkpoint(again, 2 * T - 1), 0);
+	assert_int_equal(omnikv_seq_checkpoint(again, 0), 0);
+	/* What it says can be done. */
+	assert_int_equal(omnikv_seq_truncate(again, 2 * T), 0);
+	grow(again, 6 * T + 5);
+	/* The state within the block is stored over by a step that grows it: lost with that step. */
+	assert_int_equal(omnikv_seq_append(again, 3), 0);
+	assert_int_equal(omnikv_seq_checkpoint(again, 8 * T + 5), 8 * T + 5);
+	okv_seq_mark_lost(again, 8 * T + 5);
+	assert_int_equal(omnikv_seq_checkpoint(again, 8 * T + 8), 2 * T);
+	omnikv_seq_close(again);
+	assert_int_equal(omnikv_manager_reset(world.manager), 7);
+}
+
 static void old_states_are_given_up(void **state)
 {
 	struct omnikv_seq *seq, *fork;
@@ -239,6 +280,7 @@ int main(void)
 		cmocka_unit_test(growing_fork_leaves_a_published_state_alone),
 		cmocka_unit_test(state_inside_a_block_is_not_published),
 		cmocka_unit_test(state_behind_a_truncation_is_gone),
+		cmocka_unit_test(going_on_after_a_loss_begins_at_a_checkpoint),
 		cmocka_unit_test(old_states_are_given_up),
 	};
 

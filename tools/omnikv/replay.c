@@ -4,7 +4,7 @@
  *
  * Requests of one step are "flights". The kernel of a layer is a callback on the device's stream that
  * compares the history rows of all flights with the oracle and writes their new rows. A step
- * that fails is done again from the first lost token, as an engine would.
+ * that fails is done again from the last checkpoint before the first lost token, as an engine would.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -324,6 +324,7 @@ static int okv_flights_run(struct okv_replay *rp)
 			hist = rp->flights[i].hist;
 			if (i == lost.seq_idx && lost.first_lost_token < hist)
 				hist = lost.first_lost_token / rp->plan->block_tokens * rp->plan->block_tokens;
+			hist = omnikv_seq_checkpoint(rp->flights[i].seq, hist);
 			ret_rewind = okv_flight_rewind(&rp->flights[i], hist);
 			if (ret_rewind)
 				return ret_rewind;

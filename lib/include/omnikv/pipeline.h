@@ -213,7 +213,8 @@ struct omnikv_step_error {
  *
  * Return: 0: every load was right and every store is in the pool. -EUCLEAN: a kernel wrote what it must not (debug
  * views; omnikv_pipe_report() says where). -ENODATA, -EIO, -EBADMSG, -ETIME:
- * the results of this step must not be used; the engine recomputes from first_lost_token.
+ * the results of this step must not be used; the engine recomputes from omnikv_seq_checkpoint(first_lost_token),
+ * the other sequences of the step from omnikv_seq_checkpoint(hist_tokens).
  * Kernels of a layer that was acquired but not released are the caller's to wait for.
  * The step is gone in any case.
  */

@@ -56,6 +56,15 @@ OMNIKV_API int omnikv_seq_append(struct omnikv_seq *seq, uint64_t nr_tokens);
  * leases end at the block that becomes the last cached one.
  */
 OMNIKV_API int omnikv_seq_truncate(struct omnikv_seq *seq, uint64_t nr_tokens);
+/**
+ * omnikv_seq_checkpoint() - where a sequence can go on after a loss
+ *
+ * With state groups a step can begin only where a state is that was stored whole; with several tokens an
+ * entry only between entries.
+ *
+ * Return: the last such position not behind @at_most, 0 at worst; truncate to it and append again.
+ */
+OMNIKV_API uint64_t omnikv_seq_checkpoint(const struct omnikv_seq *seq, uint64_t at_most);
 /** Share everything so far, O(1) in length. -ENOMEM, -EOVERFLOW (as above). */
 OMNIKV_API int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork);
 
