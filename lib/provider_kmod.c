@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "fd.h"
 #include "failpoint.h"
 #include "hold.h"
 #include "provider.h"
@@ -117,7 +118,7 @@ static int open_dev(struct omnikv_error *err)
 	struct omnikv_ioc_query query = { 0 };
 	int dev, ret;
 
-	dev = open(DEV_PATH, O_RDWR | O_CLOEXEC);
+	dev = okv_fd_high(open(DEV_PATH, O_RDWR | O_CLOEXEC));
 	if (dev < 0 && (errno == ENOENT || errno == ENXIO || errno == ENODEV))
 		return okv_error_set(err, -EOPNOTSUPP,
 				     "the kernel module is not loaded (no " DEV_PATH "); load it with modprobe omnikv, or use embedded:SIZE");
@@ -148,7 +149,11 @@ static int open_fd(int dev, const char *name, int *fd, struct omnikv_error *err)
 		return okv_error_set(err, ret, "pool \"%s\": its owner and mode do not let this user in", name);
 	if (ret)
 		return okv_error_set(err, ret, "pool \"%s\": %s", name, strerror(-ret));
-	*fd = req.pool_fd;
+	*fd = okv_fd_high(req.pool_fd);
+	if (*fd < 0) {
+		ret = -errno;
+		return okv_error_set(err, ret, "pool \"%s\": %s", name, strerror(-ret));
+	}
 	return 0;
 }
 
@@ -274,7 +279,7 @@ static int kmod_client_open(struct omnikv_pool *base, uint32_t flags, struct omn
 		return -ENOMEM;
 	client->client.pool = base;
 	client->is_manager = flags & OMNIKV_CLIENT_F_MANAGER;
-	client->dev = open(DEV_PATH, O_RDWR | O_CLOEXEC);
+	client->dev = okv_fd_high(open(DEV_PATH, O_RDWR | O_CLOEXEC));
 	if (client->dev < 0) {
 		ret = -errno;
 		goto err_free;

@@ -25,6 +25,7 @@
 
 #include "embedded.h"
 #include "error.h"
+#include "fd.h"
 #include "failpoint.h"
 #include "pool_file.h"
 
@@ -291,7 +292,7 @@ static int open_hugetlb(struct opening *op, uint64_t bytes)
 
 	if (bytes / OKV_HUGE_BYTES > node_free + may_add)
 		return -ENOMEM;
-	fd = memfd_create("omnikv-pool", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB);
+	fd = okv_fd_high(memfd_create("omnikv-pool", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB));
 	if (fd < 0)
 		return -errno;
 	ret = ftruncate(fd, (off_t)bytes) ? -errno : map_whole(op->pool, fd, bytes);
@@ -340,7 +341,7 @@ static int open_shmem(struct opening *op, uint64_t bytes)
 	struct okv_embedded_pool *pool = op->pool;
 	int fd, ret;
 
-	fd = memfd_create("omnikv-pool", MFD_CLOEXEC);
+	fd = okv_fd_high(memfd_create("omnikv-pool", MFD_CLOEXEC));
 	if (fd < 0)
 		return okv_error_set(op->err, -errno, "%s: memfd_create: %s", op->label, strerror(errno));
 	ret = grow_file(op, fd, bytes, false);
@@ -457,7 +458,7 @@ static int open_named(struct opening *op)
 	struct stat st;
 	int fd, ret;
 
-	fd = open(op->spec->name, O_RDWR | O_CLOEXEC | (is_open_only ? 0 : O_CREAT), 0600);
+	fd = okv_fd_high(open(op->spec->name, O_RDWR | O_CLOEXEC | (is_open_only ? 0 : O_CREAT), 0600));
 	if (fd < 0)
 		return okv_error_set(op->err, -errno, "%s: %s", op->label, strerror(errno));
 	if (fstat(fd, &st) || fstatfs(fd, &fs)) {
@@ -777,7 +778,7 @@ static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_p
 
 	/* A descriptor without write permission gives windows that cannot be made writable. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", pool->fd);
-	pool->fd_ro = open(path, O_RDONLY | O_CLOEXEC);
+	pool->fd_ro = okv_fd_high(open(path, O_RDONLY | O_CLOEXEC));
 	pthread_mutex_init(&pool->lock, NULL);
 	pool->asked_bytes = spec->bytes;
 	pool->pool.provider = &okv_provider_embedded;

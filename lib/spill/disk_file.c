@@ -26,6 +26,7 @@
 #include <liburing.h>
 
 #include "error.h"
+#include "fd.h"
 #include "failpoint.h"
 #include "spill/disk.h"
 #include "spill/format.h"
@@ -466,6 +467,14 @@ static void open_ring(struct okv_disk_file *file)
 		return;
 	if (!ret)
 		ret = io_uring_queue_init(RING_ENTRIES, &file->ring, 0);
+	if (!ret) {
+		file->ring.ring_fd = okv_fd_high(file->ring.ring_fd);
+		file->ring.enter_ring_fd = file->ring.ring_fd;
+		if (file->ring.ring_fd < 0) {
+			ret = -errno;
+			io_uring_queue_exit(&file->ring);
+		}
+	}
 	if (!ret && !(file->ring.features & IORING_FEAT_EXT_ARG)) {
 		io_uring_queue_exit(&file->ring);
 		ret = -EOPNOTSUPP;

@@ -23,6 +23,7 @@
 #include <linux/fs.h>
 
 #include "error.h"
+#include "fd.h"
 #include "failpoint.h"
 #include "option.h"
 
@@ -83,7 +84,7 @@ static int open_path(const char *path, uint32_t flags, struct omnikv_error *err)
 		}
 	}
 	if (!S_ISDIR(st.st_mode)) {
-		fd = open(path, how);
+		fd = okv_fd_high(open(path, how));
 		if (fd < 0) {
 			ret = -errno;
 			return okv_error_set(err, ret, "%.180s: %s", path, strerror(-ret));
@@ -95,7 +96,7 @@ static int open_path(const char *path, uint32_t flags, struct omnikv_error *err)
 		ret = -errno;
 		return okv_error_set(err, ret, "%.180s: %s", path, strerror(-ret));
 	}
-	fd = openat(dir, FILE_NAME, how | (may_make ? O_CREAT : 0) | O_NOFOLLOW, 0600);
+	fd = okv_fd_high(openat(dir, FILE_NAME, how | (may_make ? O_CREAT : 0) | O_NOFOLLOW, 0600));
 	ret = fd < 0 ? -errno : fd;
 	/* The name must be there after a power cut too. */
 	if (fd >= 0 && may_make)

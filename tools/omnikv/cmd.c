@@ -61,6 +61,19 @@ void okv_note(const char *format, ...)
 	va_end(args);
 }
 
+int okv_output_end(int error)
+{
+	static bool is_said;
+
+	errno = error;
+	if (!fflush(stdout) && !error && !ferror(stdout))
+		return OKV_EXIT_DONE;
+	if (!is_said)
+		okv_note("the output cannot be written%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
+	is_said = true;
+	return OKV_EXIT_FAILED;
+}
+
 /* --help and --usage are argp's own. */
 static bool okv_is_builtin(const char *name, size_t len)
 {

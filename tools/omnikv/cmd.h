@@ -41,6 +41,8 @@ int okv_cmd_spill(int argc, char **argv);
 void okv_cmd_parse(const struct argp *argp, int argc, char **argv, void *input);
 /** Print "PROGRAM: text" and exit with 2. */
 void okv_usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+/** Is all of standard output written? @error: that of a write before, or 0. Else says so once; OKV_EXIT_FAILED. */
+int okv_output_end(int error);
 /** Print "PROGRAM: text". Returns OKV_EXIT_FAILED. */
 int okv_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /** Print "PROGRAM: text" and exit with 1. */

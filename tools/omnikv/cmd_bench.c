@@ -211,7 +211,7 @@ static int okv_show(const struct okv_bench_args *args, const json_t *run, const 
 
 	if (args->is_json) {
 		if (json_dumpf(run, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)))
-			return okv_fail("the output cannot be written: %s", strerror(errno));
+			return okv_output_end(errno ? errno : EIO);
 		putchar('\n');
 	} else {
 		ret = okv_bench_table(stdout, run, &why);
@@ -225,9 +225,7 @@ static int okv_show(const struct okv_bench_args *args, const json_t *run, const 
 		ret = okv_draw(args->svg, run, &why);
 	if (ret)
 		return okv_fail("this is no result of omnikv bench: %s", why);
-	if (fflush(stdout))
-		return okv_fail("the output cannot be written: %s", strerror(errno));
-	return OKV_EXIT_DONE;
+	return okv_output_end(0);
 }
 
 int okv_cmd_bench(int argc, char **argv)

@@ -114,8 +114,7 @@ int okv_cmd_plan(int argc, char **argv)
 		okv_usage("--model %s: %s", args.model, err.text);
 	ret = args.is_json ? okv_plan_print_json(stdout, plan, args.pool_bytes) :
 			     okv_plan_print(stdout, plan, args.pool_bytes);
-	if (ret || fflush(stdout))
-		status = okv_fail("the output cannot be written: %s", strerror(ret ? -ret : errno));
+	status = okv_output_end(-ret);
 	free(plan);
 	free(layout);
 	return status;

@@ -330,7 +330,7 @@ static int print_json(json_t *value)
 
 	putchar('\n');
 	json_decref(value);
-	return ret || fflush(stdout) ? okv_fail("the output cannot be written") : OKV_EXIT_DONE;
+	return okv_output_end(!ret ? 0 : errno ? errno : EIO);
 }
 
 static void print_clients(const struct omnikv_client_entry *clients, int nr, const char *indent)

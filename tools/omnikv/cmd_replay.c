@@ -864,8 +864,8 @@ int okv_cmd_replay(int argc, char **argv)
 		okv_print_json(&args, &trace, plan, &result);
 	else
 		okv_print_summary(&args, &trace, plan, &result);
-	if (fflush(stdout) || ferror(stdout))
-		status = okv_fail("the output cannot be written: %s", strerror(errno));
+	if (okv_output_end(0))
+		status = OKV_EXIT_FAILED;
 	if (okv_verdict(&args, &result))
 		status = OKV_EXIT_FAILED;
 out:

@@ -197,7 +197,7 @@ int okv_cmd_spill(int argc, char **argv)
 	else
 		status = okv_check(&args, spill);
 	omnikv_spill_close(spill);
-	if (fflush(stdout) || ferror(stdout))
-		status = okv_fail("the output cannot be written: %s", strerror(errno));
+	if (okv_output_end(0))
+		status = OKV_EXIT_FAILED;
 	return status;
 }

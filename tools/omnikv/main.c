@@ -4,9 +4,11 @@
  *
  * Each sub-command stands in a file of its own, cmd_NAME.c.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <omnikv/version.h>
 
@@ -37,10 +39,35 @@ static void okv_help(void)
 	     "Exit status: 0 done, 1 failed, 2 wrong usage.");
 }
 
+/*
+ * A closed standard stream is filled, or the next file would get its number and what is printed. The wrong way
+ * round, so that using it fails as it does on a closed one.
+ */
+static void okv_fill_streams(void)
+{
+	int fd;
+
+	for (fd = 0; fd <= 2; fd++) {
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
+			_exit(OKV_EXIT_FAILED);
+	}
+}
+
+/* At exit, whoever printed: a result that could not be written was not given. */
+static void okv_check_output(void)
+{
+	if (okv_output_end(0))
+		_exit(OKV_EXIT_FAILED);
+}
+
 int main(int argc, char **argv)
 {
 	static char name[64];
 	size_t i;
+
+	okv_fill_streams();
+	if (atexit(okv_check_output))
+		return OKV_EXIT_FAILED;
 
 	if (argc < 2) {
 		fputs("omnikv: no command; see 'omnikv --help'\n", stderr);
