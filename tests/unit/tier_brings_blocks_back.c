@@ -128,6 +128,44 @@ static void tier_brings_back_every_byte(void **state)
 	}
 }
 
+/* Keys that do not name their prefix: a block of one prefix must not follow another prefix's. */
+static void tier_keeps_prefixes_apart_whose_keys_do_not_chain(void **state)
+{
+	struct kv_story story[2];
+	struct omnikv_key keys[2][3];
+	struct omnikv_seq *seq;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 20, OMNIKV_SPILL_ADMIT_ALL);
+	for (uint32_t i = 0; i < 2; i++) {
+		/* The second has other first blocks, and the same key for its second one. */
+		make_story(&story[i], i + 1, 3 * T);
+		for (uint32_t k = 0; k < 3; k++)
+			keys[i][k] = kv_key(&tiers.world, &story[k == 1 ? 0 : i], k, T);
+	}
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(omnikv_seq_open(tiers.world.space, NULL, 0, NULL, &seq), 0);
+		assert_int_equal(omnikv_seq_append(seq, (3 - i) * T), 0);
+		kv_store(&tiers.world, seq, &story[i], 0, (3 - i) * T);
+		assert_int_equal(omnikv_seq_commit(seq, keys[i], 3 - i, NULL), 3 - i);
+		omnikv_seq_close(seq);
+		assert_int_equal(omnikv_manager_flush(tiers.world.manager), 3 - i);
+	}
+	keys[1][2] = keys[0][2];
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(omnikv_seq_open(tiers.world.space, keys[i], 3, NULL, &seq), 0);
+		print_message("# prefix %u: %llu tokens\n", i, (unsigned long long)omnikv_seq_tokens(seq));
+		assert_true(omnikv_seq_tokens(seq) <= (3 - i) * T);
+		assert_null(kv_compare(&tiers.world, seq, &story[i], 0, omnikv_seq_tokens(seq)));
+		omnikv_seq_close(seq);
+		omnikv_manager_reset(tiers.world.manager);
+	}
+	for (uint32_t i = 0; i < 2; i++)
+		kv_story_free(&story[i]);
+	close_tiers(&tiers);
+}
+
 static void tier_keeps_tenants_apart(void **state)
 {
 	struct omnikv_namespace other;
@@ -460,6 +498,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tier_brings_back_every_byte),
+		cmocka_unit_test(tier_keeps_prefixes_apart_whose_keys_do_not_chain),
 		cmocka_unit_test(tier_keeps_tenants_apart),
 		cmocka_unit_test(tier_block_on_its_way_is_a_miss),
 		cmocka_unit_test(tier_restart_finds_what_it_says),
