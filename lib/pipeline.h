@@ -112,7 +112,8 @@ struct omnikv_step {
 
 /** Draft rows of one sequence that are kept since the last step. */
 struct okv_pipe_draft {
-	struct omnikv_seq	*seq;		/* NULL: none */
+	struct omnikv_seq	*seq;		/* NULL: none; may have been closed since */
+	uint64_t		serial;
 	uint64_t		hist_tokens;
 	uint32_t		nr_tokens;
 	uint32_t		base;

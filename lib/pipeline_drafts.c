@@ -27,6 +27,7 @@ void okv_pipe_drafts_note(struct omnikv_step *step, bool is_good)
 		pipe->drafts[i] = (struct okv_pipe_draft){ .base = step->draft_base[i] };
 		if (s->seq && s->new_tokens && okv_pipe_is_kept(pipe, s)) {
 			pipe->drafts[i].seq = s->seq;
+			pipe->drafts[i].serial = s->seq->serial;
 			pipe->drafts[i].hist_tokens = s->hist_tokens;
 			pipe->drafts[i].nr_tokens = (uint32_t)s->new_tokens;
 		}
@@ -135,7 +136,8 @@ int omnikv_drafts_commit(struct omnikv_pipe *pipe, struct omnikv_seq *seq, const
 
 	if (!seq || (nr && !accepted) || pipe->step.is_open)
 		return -EINVAL;
-	for (i = 0; i < pipe->nr_drafts && pipe->drafts[i].seq != seq; i++)
+	/* The same address may be another sequence's by now. */
+	for (i = 0; i < pipe->nr_drafts && (pipe->drafts[i].seq != seq || pipe->drafts[i].serial != seq->serial); i++)
 		;
 	if (i == pipe->nr_drafts)
 		return -ENOENT;
@@ -196,6 +198,9 @@ int omnikv_drafts_reconcile(struct omnikv_pipe *pipe, uint32_t *accepted)
 		struct omnikv_seq *seq = pipe->drafts[i].seq;
 		int one = 0;
 
+		/* Who closed it meanwhile has dropped its drafts. */
+		if (seq && !okv_seq_is_open(omnikv_space_manager(pipe->space), seq, pipe->drafts[i].serial))
+			seq = NULL;
 		if (seq)
 			one = omnikv_drafts_commit(pipe, seq, chain, counts[i]);
 		if (accepted)

@@ -55,6 +55,7 @@ static void okv_seq_link_locked(struct omnikv_seq *seq)
 {
 	struct omnikv_manager *manager = seq->space->manager;
 
+	seq->serial = ++manager->nr_seqs_ever;
 	seq->link.prev = manager->seqs.prev;
 	seq->link.next = &manager->seqs;
 	seq->link.prev->next = &seq->link;
@@ -158,6 +159,21 @@ void omnikv_seq_close(struct omnikv_seq *seq)
 	okv_space_put_locked(seq->space);
 	okv_visit_leave(&visit);
 	free(seq);
+}
+
+bool okv_seq_is_open(struct omnikv_manager *manager, const struct omnikv_seq *seq, uint64_t serial)
+{
+	struct okv_seq_link *link;
+	struct okv_visit visit;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	for (link = manager->seqs.next; link != &manager->seqs && okv_seq_of_link(link) != seq;)
+		link = link->next;
+	if (link != &manager->seqs && okv_seq_of_link(link)->serial != serial)
+		link = &manager->seqs;
+	okv_visit_leave(&visit);
+	return link != &manager->seqs;
 }
 
 struct omnikv_space *omnikv_seq_space(const struct omnikv_seq *seq)

@@ -19,6 +19,7 @@
 /**
  * struct omnikv_seq
  * @link:        in the manager's list, under its lock
+ * @serial:      of no other sequence of this manager, ever
  * @nr_cached:   blocks; the last of them may be a partial tail, or a block of which only some rows still count
  * @last_cached_tokens: tokens of the last cached block, as it was committed
  * @pin:         on the entry of block nr_cached - 1; active when there is one
@@ -29,6 +30,7 @@
  */
 struct omnikv_seq {
 	struct okv_seq_link	link;
+	uint64_t		serial;
 	struct omnikv_space	*space;
 	struct okv_table	table;
 	uint64_t		nr_tokens;
@@ -46,6 +48,9 @@ static inline struct omnikv_seq *okv_seq_of_link(struct okv_seq_link *link)
 {
 	return (struct omnikv_seq *)((char *)link - offsetof(struct omnikv_seq, link));
 }
+
+/** Is @seq, which may be gone, still the open sequence of this number? */
+bool okv_seq_is_open(struct omnikv_manager *manager, const struct omnikv_seq *seq, uint64_t serial);
 
 /** Tokens of block @block_idx that count. */
 static inline uint32_t okv_seq_block_tokens(const struct omnikv_seq *seq, uint64_t block_idx)

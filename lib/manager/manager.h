@@ -125,6 +125,7 @@ struct omnikv_manager {
 	struct okv_private	*free_privates;
 	uint64_t		nr_free_privates;
 	struct okv_seq_link	seqs;
+	uint64_t		nr_seqs_ever;
 	uint64_t		private_granules;
 	uint64_t		peak_granules;
 	uint64_t		nr_placed;	/* blocks ever allocated */

@@ -246,6 +246,50 @@ static void a_ring_on_another_pool_is_refused(void **state)
 	toy_engine_close(&e);
 }
 
+/* A request that ends between the step and the reconciliation takes its drafts with it. */
+static void drafts_of_a_closed_sequence_are_dropped(void **state)
+{
+	struct omnikv_pipe_config config = { .size = sizeof(config), .slot_tokens = 256, .draft_tokens = 8 };
+	uint32_t counts[2] = { 2, 2 }, accepted[2] = { 9, 9 }, first[2] = { 0, 1 };
+	struct omnikv_step_seq ss[2] = { 0 };
+	struct omnikv_seq *reborn = NULL;
+	struct omnikv_view view;
+	struct omnikv_step *step;
+	struct toy_seq s[2];
+	struct toy_engine e;
+
+	(void)state;
+	open_engine(&e, &full);
+	omnikv_pipe_destroy(e.pipe);
+	assert_int_equal(omnikv_hbm_destroy(e.hbm), 0);
+	assert_int_equal(omnikv_hbm_create(e.dev, omnikv_pipe_hbm_bytes(&e.plan, &config), &e.hbm), 0);
+	assert_int_equal(omnikv_pipe_create(e.space, e.ring, e.hbm, &config, &e.pipe, NULL), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		toy_seq_open(&e, &s[i], 8 + i, T);
+		assert_int_equal(omnikv_seq_append(s[i].seq, 4), 0);
+		ss[i] = (struct omnikv_step_seq){ .seq = s[i].seq, .new_tokens = 4, .lane = OMNIKV_LANE_VERIFY };
+	}
+	assert_int_equal(omnikv_step_begin(e.pipe, ss, 2, 0, &step), 0);
+	for (uint32_t l = 0; l < NR_LAYERS; l++) {
+		assert_int_equal(omnikv_layer_acquire(step, l, e.stream, &view), 0);
+		assert_int_equal(omnikv_layer_release(step, l, e.stream), 0);
+	}
+	assert_int_equal(omnikv_drafts_accept_on_device(step, counts, e.stream), 0);
+	assert_int_equal(omnikv_step_end(step, NULL), 0);
+
+	omnikv_seq_close(s[0].seq);
+	assert_int_equal(omnikv_seq_open(e.space, NULL, 0, NULL, &reborn), 0);
+	assert_int_equal(omnikv_drafts_commit(e.pipe, reborn, first, 2), -ENOENT);
+	assert_int_equal(omnikv_drafts_reconcile(e.pipe, accepted), 0);
+	assert_int_equal(accepted[0], 0);
+	assert_int_equal(accepted[1], 2);
+	assert_int_equal(omnikv_seq_tokens(reborn), 0);
+	assert_int_equal(omnikv_seq_tokens(s[1].seq), 2);
+	omnikv_seq_close(reborn);
+	omnikv_seq_close(s[1].seq);
+	toy_engine_close(&e);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -255,6 +299,7 @@ int main(void)
 		cmocka_unit_test(a_step_that_stored_nothing_can_be_done_again),
 		cmocka_unit_test(releasing_again_after_a_failure_changes_nothing),
 		cmocka_unit_test(a_ring_on_another_pool_is_refused),
+		cmocka_unit_test(drafts_of_a_closed_sequence_are_dropped),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);
