@@ -18,7 +18,7 @@
 #define DISK		(16ull << 20)
 #define SEGMENT		(1ull << 20)
 #define BLOCK		(64u << 10)
-#define BLOCKS_MAX	400u
+#define BLOCKS_MAX	700u
 #define SALT		7
 
 /* What the journal's position promises: blocks synced and not reclaimed. */
@@ -84,14 +84,16 @@ static void work(struct cut *cut)
 		cut->config.random[0]++;
 		if (spill_sim_open(&cut->sim, &cut->config, &store))
 			die("the store does not open", round, 0);
-		for (uint32_t step = 0; step < 24 && id + 9 < BLOCKS_MAX; step++) {
+		/* The last round reclaims much, and syncs seldom: what it moves has the store's own syncs alone. */
+		for (uint32_t step = 0; step < (round == 2 ? 90 : 24) && id + 9 < BLOCKS_MAX; step++) {
 			uint64_t to = id + 1 + spill_random(&state) % 9;
 
 			if (spill_put_run(store, SALT, id, to, step % 5 == 4 ? BLOCK / 4 : BLOCK, 1 + step % 3))
 				die("a put fails", id, to);
 			id = to;
-			spill_get(store, SALT, spill_random(&state) % id);
-			if (step % 3 == 2) {
+			for (uint32_t k = 0; k < 3; k++)
+				spill_get(store, SALT, id - 1 - spill_random(&state) % (id < 150 ? id : 150));
+			if (step % (round == 2 ? 12 : 3) == 2) {
 				if (okv_store_sync(store))
 					die("sync fails", id, 0);
 				promise(cut, store);
