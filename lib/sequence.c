@@ -533,6 +533,14 @@ out:
 	return ret;
 }
 
+/* Where the state of a block stands before the step that writes the next one in its place; 0: nowhere any more. */
+static uint32_t okv_seq_state_lo(const struct omnikv_seq *seq, uint64_t block_idx)
+{
+	if (block_idx != seq->state_last || seq->is_state_lo_gone)
+		return 0;
+	return okv_table_leaf(&seq->table, block_idx)->state_lo[okv_table_slot(block_idx)];
+}
+
 /* ---- checkpoint, truncate, fork ------------------------------------------------------------------------- */
 
 /* @nr_tokens without those behind the last place where no group is within an entry. */
@@ -567,7 +575,7 @@ uint64_t omnikv_seq_checkpoint(const struct omnikv_seq *seq, uint64_t at_most)
 	nr_blocks = at_most / block_tokens + (at_most % block_tokens != 0);
 	for (uint64_t b = nr_blocks; b-- > 0;) {
 		const struct okv_leaf *leaf = okv_table_leaf(&seq->table, b);
-		uint32_t hi = leaf->state_hi[okv_table_slot(b)], lo = leaf->state_lo[okv_table_slot(b)];
+		uint32_t hi = leaf->state_hi[okv_table_slot(b)], lo = okv_seq_state_lo(seq, b);
 		uint64_t first = b * block_tokens;
 
 		if (hi && first + hi <= at_most && okv_seq_whole_entries(seq, first + hi) == first + hi)
@@ -688,8 +696,7 @@ static int64_t okv_seq_state_piece(const struct omnikv_seq *seq, uint32_t group,
 	leaf = okv_table_leaf(&seq->table, block_idx);
 	slot = okv_table_slot(block_idx);
 	extent = &leaf->extents[slot * seq->table.nr_groups + group];
-	if (!extent->nr_granules ||
-	    (at != leaf->state_hi[slot] && (seq->is_state_lo_gone || at != leaf->state_lo[slot])))
+	if (!extent->nr_granules || (at != leaf->state_hi[slot] && at != okv_seq_state_lo(seq, block_idx)))
 		return -ENODATA;
 	if (!max)
 		return -ENOSPC;

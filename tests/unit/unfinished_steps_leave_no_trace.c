@@ -131,11 +131,19 @@ static void a_state_that_was_written_over_is_not_loaded(void **state)
 
 	assert_int_equal(omnikv_seq_pieces(s.seq, 1, 0, 0, 0, 8, 0, &piece, 1), 1);
 	assert_int_equal(omnikv_seq_pieces(s.seq, 1, 0, 0, 0, 4, 0, &piece, 1), -ENODATA);
+	assert_int_equal(omnikv_seq_checkpoint(s.seq, 7), 0);
 	/* The same step once more. */
 	assert_int_equal(toy_step(&e, &s, 1, NULL), -ENODATA);
 	assert_int_equal(s.wrong_bytes, 0);
+	/* Nor does it come back when the sequence goes on in another block. */
+	assert_int_equal(extend(&e, &s, 8), 0);
+	assert_int_equal(omnikv_seq_append(s.seq, 4), 0);
+	assert_int_equal(omnikv_seq_pieces(s.seq, 1, 0, 0, 0, 8, 0, &piece, 1), -ENODATA);
+	assert_int_equal(omnikv_seq_checkpoint(s.seq, 15), 0);
+	assert_int_equal(omnikv_seq_checkpoint(s.seq, 19), 16);
 	/* Back to where it was. */
 	assert_int_equal(omnikv_seq_truncate(s.seq, 4), 0);
+	s.hist_tokens = 4;
 	s.new_tokens = 0;
 	assert_int_equal(toy_step(&e, &s, 1, NULL), -ENODATA);
 	assert_int_equal(s.wrong_bytes, 0);
