@@ -7,6 +7,7 @@
 #ifndef OMNIKV_H
 #define OMNIKV_H
 
+#include <omnikv/version.h>
 #include <omnikv/types.h>
 #include <omnikv/pool.h>
 #include <omnikv/window.h>

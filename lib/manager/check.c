@@ -138,6 +138,9 @@ static int okv_check_pool(struct omnikv_manager *manager, uint64_t used, struct 
 	uint64_t bytes;
 	int ret;
 
+	if (manager->stats.extents_lost)
+		return BROKEN("the pool did not take %llu extents back: its records were overwritten",
+			      (unsigned long long)manager->stats.extents_lost);
 	ret = omnikv_pool_info(manager->pool, &info);
 	if (ret || info.nr_clients != 1)
 		return ret;

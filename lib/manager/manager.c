@@ -33,14 +33,19 @@ void okv_visit_enter(struct okv_visit *visit)
 
 void okv_visit_flush(struct okv_visit *visit)
 {
-	int ret;
+	struct omnikv_manager *manager = visit->manager;
 
 	if (!visit->nr_extents)
 		return;
-	/* All were allocated by this client, which manages the pool: it may give up any of them. */
-	ret = omnikv_extent_free(visit->manager->client, visit->extents, visit->nr_extents);
-	assert(ret == 0);
-	(void)ret;
+	/*
+	 * All were allocated by this client, which manages the pool: it may give up any of them. Where the pool
+	 * refuses, its records were overwritten; what they no longer name is left alone, and counted.
+	 */
+	if (omnikv_extent_free(manager->client, visit->extents, visit->nr_extents)) {
+		for (uint32_t i = 0; i < visit->nr_extents; i++)
+			if (omnikv_extent_free(manager->client, &visit->extents[i], 1))
+				manager->stats.extents_lost++;
+	}
 	visit->nr_extents = 0;
 }
 

@@ -144,11 +144,12 @@ struct omnikv_manager_stats {
 	uint64_t	blocks_not_admitted;	/* left memory without having been used twice */
 	uint64_t	blocks_lost;		/* left memory and could not be stored */
 	uint64_t	blocks_bad;		/* on NVMe, damaged or unreadable: never served */
+	uint64_t	extents_lost;		/* that the pool did not take back: its records were overwritten */
 };
 
 OMNIKV_API int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
 /**
- * Walks all invariants; 0, or -EUCLEAN with the first broken one in @err. For tests and debug builds: no
+ * Walks all invariants; 0, or -EUCLEAN with the first broken one in @err (any extents_lost is one). For tests and debug builds: no
  * other thread may be inside a call on a sequence.
  */
 OMNIKV_API int omnikv_manager_check(struct omnikv_manager *manager, struct omnikv_error *err);
