@@ -280,13 +280,14 @@ int okv_pool_create(struct omnikv_ioc_pool_create *req, struct file **filep)
 		.bytes = pool->bytes, .flags = pool->flags, .numa = req->numa, .nodes = req->nodes,
 		.ready_units = &pool->ready_units,
 	};
-	/* Long; no lock is held, and nobody else can use the pool yet. */
-	ret = okv_segment_init(&pool->seg, &want);
-	if (ret)
-		goto err_fail;
+	/* Its progress is seen there. */
 	ret = okv_sysfs_pool_add(pool);
 	if (ret)
 		goto err_fail;
+	/* Long; no lock is held, and nobody else can use the pool yet. */
+	ret = okv_segment_init(&pool->seg, &want);
+	if (ret)
+		goto err_sysfs;
 	file = pool_file(pool, 0);
 	if (IS_ERR(file)) {
 		ret = PTR_ERR(file);
