@@ -252,8 +252,9 @@ install: all
 	install -m 644 $(wildcard lib/include/*.h) $(D)$(includedir)
 	install -m 644 $(wildcard lib/include/omnikv/*.h) $(D)$(includedir)/omnikv
 	install -m 644 $(wildcard uapi/linux/*.h) $(D)$(includedir)/linux
-	install -d $(D)$(mandir)/man1
+	install -d $(D)$(mandir)/man1 $(D)$(mandir)/man4
 	install -m 644 $(wildcard Documentation/man/*.1) $(D)$(mandir)/man1
+	install -m 644 $(wildcard Documentation/man/*.4) $(D)$(mandir)/man4
 
 # ---- dependencies ----------------------------------------------------------------------------
 -include $(shell find $(B)/obj $(T)/obj -name '*.d' 2>/dev/null)

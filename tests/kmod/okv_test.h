@@ -25,6 +25,10 @@
 
 #include <linux/omnikv.h>
 
+/* How long a program may take is the plan's to say; a debug kernel is slow. */
+#undef TEST_TIMEOUT_DEFAULT
+#define TEST_TIMEOUT_DEFAULT	1200
+
 #define MIB		(1024UL * 1024)
 #define UNIT		(2 * MIB)
 #define PAGE		4096UL
