@@ -295,6 +295,66 @@ static void drafts_kept_in_hbm_keep_the_text_and_reach_the_host_when_accepted(vo
 	llm_over_everything(cases, one_kept);
 }
 
+/* A copy of drafts that fails fails its step, and a gather that fails its commit; nothing else is lost. */
+static void one_failure(struct llm_case *c, const struct llm_config *config)
+{
+	static const uint32_t chain[] = { 0, 1, 2 };
+	struct llm_config kept = *config;
+	uint32_t nth, nr_failed = 0, nr_ops = 2 * c->model.shape.nr_layers;
+	struct omnikv_step_error error = { 0 };
+	struct llm_engine e;
+	struct llm_seq s;
+	int ret;
+
+	if (strcmp(config->device, "sim"))
+		return;
+	kept.draft_tokens = 3;
+	llm_engine_open(&e, &kept);
+	llm_seq_open(&e, &s, c->tokens, 0, c->nr_tokens, 70);
+	memcpy(s.tokens, c->tokens, c->nr_tokens * sizeof(*c->tokens));
+	s.nr_new = 62;
+	assert_int_equal(llm_step(&e, &s, 1, NULL, NULL, NULL), 0);
+	s.lane = OMNIKV_LANE_VERIFY;
+	s.nr_new = 3;
+	for (nth = 1; nth <= nr_ops; nth++) {
+		assert_int_equal(omnikv_device_fail_next(e.dev, nth, -EIO), 0);
+		ret = llm_step(&e, &s, 1, &error, NULL, NULL);
+		/* A transfer that failed after all of its pieces had arrived costs nothing. */
+		assert_true(ret == 0 || (ret == -EIO && error.first_lost_token <= 62));
+		nr_failed += ret == -EIO;
+		assert_int_equal(omnikv_drafts_commit(e.pipe, s.seq, chain, ret ? 3 : 0), ret ? -ENOENT : 0);
+		assert_int_equal(omnikv_seq_tokens(s.seq), 62);
+	}
+	assert_true(nr_failed >= 2);
+	assert_int_equal(llm_step(&e, &s, 1, NULL, NULL, NULL), 0);
+	assert_int_equal(omnikv_device_fail_next(e.dev, 1, -EIO), 0);
+	/* As above, but that the whole commit counts. */
+	assert_int_equal(omnikv_drafts_commit(e.pipe, s.seq, chain, 3), -EIO);
+	assert_int_equal(omnikv_seq_tokens(s.seq), 62);
+	/* More drafts than there is room for. */
+	s.nr_new = 4;
+	assert_int_equal(llm_step(&e, &s, 1, NULL, NULL, NULL), -ENOSPC);
+	s.nr_new = 3;
+	assert_int_equal(llm_step(&e, &s, 1, NULL, NULL, NULL), 0);
+	s.nr_done = 65;
+	llm_case_compare(c, &s, 3);
+	assert_int_equal(omnikv_drafts_commit(e.pipe, s.seq, chain, 2), 0);
+	s.nr_done = 64;
+	assert_true(llm_seq_commit(&e, &s, false) == 4);
+	s.lane = OMNIKV_LANE_DECODE;
+	s.nr_new = 1;
+	assert_int_equal(llm_step(&e, &s, 1, NULL, NULL, NULL), 0);
+	llm_case_compare(c, &s, 1);
+	llm_seq_close(&s);
+	llm_engine_close(&e);
+}
+
+static void a_failed_transfer_of_drafts_costs_no_more_than_the_drafts(void **state)
+{
+	(void)state;
+	llm_over_everything(cases, one_failure);
+}
+
 static int make(void **state)
 {
 	(void)state;
@@ -313,6 +373,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(drafts_kept_in_hbm_keep_the_text_and_reach_the_host_when_accepted),
+		cmocka_unit_test(a_failed_transfer_of_drafts_costs_no_more_than_the_drafts),
 		cmocka_unit_test(forked_and_rolled_back_drafts_keep_the_text),
 	};
 

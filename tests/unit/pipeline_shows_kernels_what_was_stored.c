@@ -446,6 +446,71 @@ static void a_step_that_stores_nothing_ends_with_its_kernels(void **state)
 	over_everything(one_load_only_step);
 }
 
+/*
+ * Prompts that end around the ends of blocks, behind prefixes that do too: every byte is right, guards included, and
+ * what was cached is left as it was.
+ */
+static void tails_around_block_ends_are_byte_exact(void **state)
+{
+	static const uint64_t lens[] = { 1, 255, 256, 257, 511, 512, 513, 4096, 4097 };
+	struct toy_config c;
+	struct toy_engine e;
+	uint64_t stream = 1000, nr = 0;
+	uint32_t l, p, i;
+
+	(void)state;
+	layouts_make();
+	setenv("OMNIKV_DEBUG", "views", 1);
+	c = config_of("sim", FULL, 2);
+	c.block_tokens = 256;
+	c.slot_tokens = 4352;
+	toy_engine_open(&e, &c);
+	for (l = 0; l < sizeof(lens) / sizeof(lens[0]); l++) {
+		const uint64_t prefixes[] = { 0, 16, 240, 256, 272, lens[l] - 1, lens[l] };
+
+		for (p = 0; p < sizeof(prefixes) / sizeof(prefixes[0]); p++, stream++) {
+			struct toy_seq s;
+
+			if (prefixes[p] > lens[l])
+				continue;
+			nr++;
+			toy_seq_open(&e, &s, stream, lens[l]);
+			if (prefixes[p]) {
+				assert_int_equal(extend(&e, &s, prefixes[p], NULL), 0);
+				assert_true(toy_seq_commit(&e, &s, true) > 0);
+			}
+			omnikv_seq_close(s.seq);
+
+			toy_seq_open(&e, &s, stream, prefixes[p]);
+			assert_int_equal(omnikv_seq_tokens(s.seq), prefixes[p]);
+			if (lens[l] > prefixes[p])
+				assert_int_equal(extend(&e, &s, lens[l] - prefixes[p], NULL), 0);
+			assert_int_equal(s.wrong_bytes, 0);
+			assert_true(toy_seq_commit(&e, &s, true) >= 0);
+			omnikv_seq_close(s.seq);
+
+			/* Both are there, whole. */
+			for (i = 0; i < 2; i++) {
+				uint64_t n = i ? lens[l] : prefixes[p];
+
+				toy_seq_open(&e, &s, stream, n);
+				assert_int_equal(omnikv_seq_tokens(s.seq), n);
+				s.hist_tokens = n;
+				if (n)
+					assert_int_equal(toy_step(&e, &s, 1, NULL), 0);
+				assert_int_equal(s.wrong_bytes, 0);
+				omnikv_seq_close(s.seq);
+			}
+			assert_string_equal(omnikv_pipe_report(e.pipe), "");
+			assert_true(omnikv_manager_reset(e.manager) >= 0);
+		}
+	}
+	/* By hand: 3 of length 1 (0, n - 1 and n), 5 of 255, 6 of 256 and of 257, 7 of each of the five others. */
+	assert_int_equal(nr, 3 + 5 + 6 + 6 + 5 * 7);
+	toy_engine_close(&e);
+	unsetenv("OMNIKV_DEBUG");
+}
+
 /* Random prompts over a few streams, chunked at random, in batches, with failing transfers: never a wrong byte. */
 static void one_random_run(const struct toy_config *config)
 {
@@ -516,6 +581,7 @@ int main(void)
 		cmocka_unit_test(hbm_holds_r_layers_whatever_the_depth),
 		cmocka_unit_test(only_the_first_load_is_exposed_when_kernels_are_longer),
 		cmocka_unit_test(a_step_that_stores_nothing_ends_with_its_kernels),
+		cmocka_unit_test(tails_around_block_ends_are_byte_exact),
 		cmocka_unit_test(random_batches_never_show_a_wrong_byte),
 	};
 

@@ -230,7 +230,8 @@ OMNIKV_API int omnikv_seq_abort(struct omnikv_step *step, struct omnikv_seq *seq
  *            take chains only
  * @nr:       0 drops all of them
  *
- * After the step's end and before the next one begins. The sequence ends behind the accepted tokens, whose rows go to
+ * After the step's end and before the next one begins; sequences with drafts are not closed before (or their drafts
+ * are dropped first). The sequence ends behind the accepted tokens, whose rows go to
  * the host by one gather for all layers, with the state after the last of them; waits for it.
  *
  * Return: 0, or -ENOENT (no drafts of @seq are kept), -EINVAL, -ENOSPC, -ENOMEM (the sequence is back at its history),
