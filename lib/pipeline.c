@@ -243,6 +243,10 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 		error_set(err, "pipe: the ring's client is not of the pool in which the space is; give omnikv_ring_init() one that is");
 		return -EINVAL;
 	}
+	if (c.draft_tokens && layout_has_alias(&plan->layout)) {
+		error_set(err, "pipe: drafts cannot be kept in HBM where a layer reads another one's KV; give draft_tokens 0");
+		return -EOPNOTSUPP;
+	}
 	need = omnikv_pipe_hbm_bytes(plan, &c);
 	if (need == 0) {
 		error_set(err, "pipe: a slot of this many tokens exceeds 64-bit sizes; give fewer slot_tokens");
@@ -251,10 +255,6 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 	if (need > omnikv_hbm_bytes(hbm)) {
 		error_set(err, "pipe: the HBM given is smaller than nr_slots layer buffers and the drafts; see omnikv_pipe_hbm_bytes()");
 		return -ENOSPC;
-	}
-	if (c.draft_tokens && layout_has_alias(&plan->layout)) {
-		error_set(err, "pipe: drafts cannot be kept in HBM where a layer reads another one's KV; give draft_tokens 0");
-		return -EOPNOTSUPP;
 	}
 
 	pipe = calloc(1, sizeof(*pipe));

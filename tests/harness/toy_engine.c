@@ -38,7 +38,8 @@ void toy_engine_open(struct toy_engine *e, const struct toy_config *config)
 	struct omnikv_pool_config poc = { .size = sizeof(poc), .flags = OMNIKV_POOL_F_NO_POPULATE };
 	struct omnikv_namespace ns = { .size = sizeof(ns), .tenant = "toy", .weights = "toy", .layout = config->layout };
 	struct omnikv_pipe_config pic = { .size = sizeof(pic), .nr_slots = config->nr_slots,
-					  .slot_tokens = config->slot_tokens, .verify = config->verify };
+					  .slot_tokens = config->slot_tokens, .verify = config->verify,
+					  .draft_tokens = config->draft_tokens };
 	struct omnikv_ring_config rc = { .size = sizeof(rc), .entries = 256, .cq_entries = 1024 };
 	struct omnikv_pool_info info = { .size = sizeof(info) };
 	struct omnikv_error err = { "" };

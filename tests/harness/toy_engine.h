@@ -21,6 +21,7 @@ struct toy_config {
 	uint64_t			slot_tokens;
 	uint64_t			layer_ns;	/* duration of a layer's kernel */
 	bool				verify;
+	uint32_t			draft_tokens;
 };
 
 struct toy_engine {

@@ -37,7 +37,7 @@ static void add_plane(struct omnikv_group *g, enum omnikv_plane_role role, enum 
 }
 
 enum { FULL, MLA_INDEX, FULL_SWA, ALIASES, COMPRESSED, HYBRID, NR_LAYOUTS };
-static const char *const layout_names[] = { "full", "mla+index", "full+swa", "aliases", "compressed", "hybrid" };
+static const char *const layout_names[] = { "full", "mla+index+draft", "full+swa", "aliases", "compressed", "hybrid" };
 static struct omnikv_layout layouts[NR_LAYOUTS];
 
 static void layouts_make(void)
@@ -66,7 +66,12 @@ static void layouts_make(void)
 	add_plane(&l->groups[1], OMNIKV_PLANE_INDEX, OMNIKV_DTYPE_F8_E4M3, 12);
 	l->groups[1].atomic_with = 1;
 	l->groups[0].atomic_with = 2;
-	l->nr_groups = 2;
+	/* A draft model's layer beside the target's last. */
+	l->groups[2] = group_of(OMNIKV_GROUP_DRAFT, NR_LAYERS - 1, 1, 1);
+	add_plane(&l->groups[2], OMNIKV_PLANE_K, OMNIKV_DTYPE_BF16, 4);
+	add_plane(&l->groups[2], OMNIKV_PLANE_V, OMNIKV_DTYPE_BF16, 4);
+	l->groups[2].atomic_with = 3;
+	l->nr_groups = 3;
 
 	l = &layouts[FULL_SWA];
 	l->groups[1] = group_of(OMNIKV_GROUP_SWA, 1, 2, 1);
@@ -446,6 +451,68 @@ static void a_step_that_stores_nothing_ends_with_its_kernels(void **state)
 	over_everything(one_load_only_step);
 }
 
+/* Chains of drafts of which some are accepted, at every place in an entry of several tokens; all groups follow. */
+static void one_accepted(const struct toy_config *config)
+{
+	static const uint32_t chain[] = { 0, 1, 2, 3, 4, 5 };
+	struct toy_config c = *config;
+	struct toy_engine e;
+	struct toy_seq s;
+	uint32_t i;
+
+	if (c.layout == &layouts[HYBRID] || c.layout == &layouts[ALIASES])
+		return;
+	c.draft_tokens = 6;
+	toy_engine_open(&e, &c);
+	toy_seq_open(&e, &s, 301, 0);
+	assert_int_equal(extend(&e, &s, 18, NULL), 0);
+	s.lane = OMNIKV_LANE_VERIFY;
+	for (i = 0; i < 12; i++) {
+		uint64_t hist = omnikv_seq_tokens(s.seq);
+
+		assert_int_equal(extend(&e, &s, 6, NULL), 0);
+		assert_int_equal(omnikv_drafts_commit(e.pipe, s.seq, chain, i % 7), 0);
+		assert_int_equal(omnikv_seq_tokens(s.seq), hist + i % 7);
+	}
+	s.lane = OMNIKV_LANE_DECODE;
+	s.hist_tokens = omnikv_seq_tokens(s.seq);
+	s.new_tokens = 0;
+	assert_int_equal(toy_step(&e, &s, 1, NULL), 0);
+	assert_int_equal(s.wrong_bytes, 0);
+	/* By hand: 18 and 0 + 1 + .. + 6 + 0 + .. + 4 = 49 tokens, three full blocks of 16. */
+	assert_int_equal(toy_seq_commit(&e, &s, false), 3);
+	omnikv_seq_close(s.seq);
+	toy_seq_open(&e, &s, 301, 48);
+	s.hist_tokens = 48;
+	assert_int_equal(toy_step(&e, &s, 1, NULL), 0);
+	assert_int_equal(s.wrong_bytes, 0);
+	omnikv_seq_close(s.seq);
+	toy_engine_close(&e);
+}
+
+static void accepted_drafts_are_stored_and_others_leave_no_trace(void **state)
+{
+	struct omnikv_pipe_config pc = { .size = sizeof(pc), .slot_tokens = 16, .draft_tokens = 2 };
+	struct omnikv_pipe *pipe;
+	struct omnikv_error err;
+	struct toy_config c;
+	struct toy_engine e;
+
+	(void)state;
+	over_everything(one_accepted);
+	/* A layer that reads another one's rows would need them on the host. */
+	c = config_of("sim", ALIASES, 2);
+	toy_engine_open(&e, &c);
+	assert_int_equal(omnikv_pipe_create(e.space, e.ring, e.hbm, &pc, &pipe, &err), -EOPNOTSUPP);
+	pc.draft_tokens = 0;
+	pc.page_rows = 3;
+	assert_int_equal(omnikv_pipe_create(e.space, e.ring, e.hbm, &pc, &pipe, &err), -EINVAL);
+	pc.page_rows = 0;
+	pc.flags = 0x80;
+	assert_int_equal(omnikv_pipe_create(e.space, e.ring, e.hbm, &pc, &pipe, &err), -EINVAL);
+	toy_engine_close(&e);
+}
+
 /*
  * Prompts that end around the ends of blocks, behind prefixes that do too: every byte is right, guards included, and
  * what was cached is left as it was.
@@ -581,6 +648,7 @@ int main(void)
 		cmocka_unit_test(hbm_holds_r_layers_whatever_the_depth),
 		cmocka_unit_test(only_the_first_load_is_exposed_when_kernels_are_longer),
 		cmocka_unit_test(a_step_that_stores_nothing_ends_with_its_kernels),
+		cmocka_unit_test(accepted_drafts_are_stored_and_others_leave_no_trace),
 		cmocka_unit_test(tails_around_block_ends_are_byte_exact),
 		cmocka_unit_test(random_batches_never_show_a_wrong_byte),
 	};
