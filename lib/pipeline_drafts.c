@@ -131,6 +131,7 @@ static int drafts_store(struct omnikv_pipe *pipe, const struct okv_pipe_draft *d
 int omnikv_drafts_commit(struct omnikv_pipe *pipe, struct omnikv_seq *seq, const uint32_t *accepted, uint32_t nr)
 {
 	struct okv_pipe_draft draft;
+	bool is_state_whole;
 	uint32_t i;
 	int ret;
 
@@ -147,7 +148,10 @@ int omnikv_drafts_commit(struct omnikv_pipe *pipe, struct omnikv_seq *seq, const
 		return ret;
 	pipe->drafts[i].seq = NULL;
 	/* Room for what is kept, and a state's at its end, instead of room for all. */
+	is_state_whole = !seq->is_state_lo_gone;
 	ret = omnikv_seq_truncate(seq, draft.hist_tokens);
+	if (!ret && is_state_whole)
+		okv_seq_revive_state(seq);
 	if (ret || !nr)
 		return ret;
 	ret = omnikv_seq_append(seq, nr);

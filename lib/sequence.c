@@ -643,6 +643,27 @@ out:
 	return ret;
 }
 
+void okv_seq_revive_state(struct omnikv_seq *seq)
+{
+	struct okv_leaf *leaf;
+	uint64_t block_idx;
+	uint32_t slot, at;
+
+	if (!seq->space->needed_state || !seq->nr_tokens)
+		return;
+	block_idx = (seq->nr_tokens - 1) / okv_seq_plan(seq)->block_tokens;
+	if (block_idx < seq->nr_cached || !okv_table_is_exclusive(&seq->table, block_idx))
+		return;
+	leaf = okv_table_leaf(&seq->table, block_idx);
+	slot = okv_table_slot(block_idx);
+	at = okv_seq_block_tokens(seq, block_idx);
+	if (leaf->state_lo[slot] != at)
+		return;
+	leaf->state_hi[slot] = at;
+	leaf->state_lo[slot] = 0;
+	seq->is_state_lo_gone = false;
+}
+
 int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **out)
 {
 	struct okv_visit visit;

@@ -72,6 +72,11 @@ static inline void okv_seq_mark_state_written(struct omnikv_seq *seq)
 }
 
 /**
+ * After truncation to where a state stood before an append of which nothing has been stored: that state is there
+ * as it was. No effect where there is none.
+ */
+void okv_seq_revive_state(struct omnikv_seq *seq);
+/**
  * okv_seq_distrust() - the bytes of a cached block are not those that were committed
  *
  * It and all behind it are not hit again, by anybody; who has them already keeps them until it lets go.

@@ -312,8 +312,22 @@ static void one_failure(struct llm_case *c, const struct llm_config *config)
 	llm_engine_open(&e, &kept);
 	llm_seq_open(&e, &s, c->tokens, 0, c->nr_tokens, 70);
 	memcpy(s.tokens, c->tokens, c->nr_tokens * sizeof(*c->tokens));
-	s.nr_new = 62;
+	s.nr_new = 50;
 	assert_int_equal(llm_step(&e, &s, 1, NULL, NULL, NULL), 0);
+	/* None accepted, twice: what was there, a state in the same block too, is as it was. */
+	for (nth = 0; nth < 2; nth++) {
+		s.lane = OMNIKV_LANE_VERIFY;
+		s.nr_new = 3;
+		assert_int_equal(llm_step(&e, &s, 1, NULL, NULL, NULL), 0);
+		s.nr_done = 53;
+		llm_case_compare(c, &s, 3);
+		s.nr_done = 50;
+		assert_int_equal(omnikv_drafts_commit(e.pipe, s.seq, chain, 0), 0);
+	}
+	s.lane = OMNIKV_LANE_PREFILL;
+	s.nr_new = 12;
+	assert_int_equal(llm_step(&e, &s, 1, NULL, NULL, NULL), 0);
+	llm_case_compare(c, &s, 12);
 	s.lane = OMNIKV_LANE_VERIFY;
 	s.nr_new = 3;
 	for (nth = 1; nth <= nr_ops; nth++) {
