@@ -32,7 +32,7 @@ int okv_pool_header_make(uint64_t asked_bytes, uint32_t granule_bytes, struct ok
 				     asked_bytes, granule_bytes);
 	if (nr > OKV_POOL_GRANULES_MAX || asked_bytes > 1ull << 62)
 		return okv_error_set(err, -EINVAL,
-				     "pool of %" PRIu64 " bytes: over %llu granules of %u; use larger granules",
+				     "pool of %" PRIu64 " bytes: over %llu granules of %u; ask for less, or for larger granules",
 				     asked_bytes, OKV_POOL_GRANULES_MAX, granule_bytes);
 	*header = (struct okv_pool_header){
 		.magic		= OKV_POOL_MAGIC,

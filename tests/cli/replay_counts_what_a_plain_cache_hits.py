@@ -125,6 +125,56 @@ def what_does_not_fit_is_refused_and_the_rest_goes_on():
         cli.equal(found["config"]["slot_tokens"], 4096, "slot_tokens")
 
 
+def a_run_of_which_all_was_refused_is_no_success():
+    for args, words in ((("--pool", "16K"), ["all 5 requests", "--pool"]),
+                        (("--pool", "8M", "--slot-tokens", 1), ["all 5 requests", "buffer of 1 tokens", "--slot-tokens"])):
+        done = cli.replay("--workload", "chat", "--requests", 5, FAST, *args)
+        cli.fields(done, status=1, requests=5, requests_refused=5)
+        for word in words:
+            if word not in done.err:
+                raise AssertionError(f"no '{word}'\n{done}")
+    done = cli.replay("--workload", "chat", "--requests", 5, FAST, "--pool", "8M", "--slot-tokens", 2800)
+    found = cli.clean(done)
+    if not 0 < found["requests_refused"] < 5 or f"{found['requests_refused']} of 5 requests were refused" not in done.err:
+        raise AssertionError(str(done))
+
+
+def ids_that_are_no_chain_are_named_and_left_out():
+    lines = ([1, 2], [1, 1], [2, 1], [3, 2], [1, 2], [3])
+    with cli.temporary() as folder:
+        trace = os.path.join(folder, "t.jsonl")
+        with open(trace, "w") as file:
+            for ids in lines:
+                file.write(json.dumps({"timestamp": 0, "input_length": 512 * len(ids), "hash_ids": ids}) + "\n")
+        done = cli.replay("--trace", trace, "--pool", "8M", FAST)
+        cli.clean(done, requests=3, malformed_lines=3, blocks_hit=2)
+        for word in (f"{trace}:2: hash_ids has 1 twice", f"{trace}:3: hash_ids[0]: 2 stood", f"{trace}:4: hash_ids[1]: 2 stood"):
+            if word not in done.err:
+                raise AssertionError(f"no '{word}'\n{done}")
+
+
+def tails_within_an_entry_stay_private():
+    for entry, block in ((4, 512), (3, 48)):
+        model = {"name": "packed", "nr_layers": 2, "groups": [
+            {"kind": "compressed", "layers": "all", "tokens_per_entry": entry,
+             "planes": [{"role": "kv", "dtype": "u8", "heads": 1, "elems": 64}]}]}
+        with cli.temporary() as folder:
+            layout, trace = os.path.join(folder, "m.json"), os.path.join(folder, "t.jsonl")
+            with open(layout, "w") as file:
+                json.dump(model, file)
+            with open(trace, "w") as file:
+                for tokens in (1000, 1000, 1001, 1001):
+                    ids = [1, 2] if tokens == 1000 else [1, 3]
+                    file.write(json.dumps({"timestamp": 0, "input_length": tokens, "hash_ids": ids}) + "\n")
+            if block == 512:
+                # The second hits block and tail, the others the block alone.
+                cli.clean(cli.replay("--trace", trace, "--pool", "8M", FAST, "--model", layout, "--verify-checksums"), requests=4,
+                          blocks_hit=4, tail_blocks_committed=1)
+            for mode in ([FAST], []):
+                cli.clean(cli.replay("--workload", "agent", "--requests", 40, "--pool", "64M", "--model", layout,
+                                     "--block-tokens", block, "--verify-checksums", *mode))
+
+
 def each_token_is_counted_once():
     # 1000 tokens of which 600 and then 200 more are known: 800 hit, 200 missed, whatever was asked before.
     lines = [{"timestamp": 0, "input": "a" * 600}, {"timestamp": 1, "input": "a" * 800},
@@ -162,7 +212,7 @@ def malformed_lines_are_left_out_and_counted():
         if f"{trace}:2: 2 hash_ids" not in done.err or "and 5 more malformed lines" not in done.err:
             raise AssertionError(str(done))
         done = cli.replay("--trace", trace, FAST, "--strict")
-        cli.equal(done.status, 1, "the exit status", done)
+        cli.equal(done.status, 2, "the exit status", done)
         cli.equal(done.out, "", "standard output", done)
         if f"{trace}:2: 2 hash_ids" not in done.err:
             raise AssertionError(str(done))
@@ -234,6 +284,8 @@ cli.main([workloads_at_the_default_seed, other_seeds_and_block_sizes, the_same_o
           late_and_out_of_order, with_checksums, by_arrival, models_of_every_kind,
           a_model_with_state_hits_where_a_prompt_ended, one_slot_is_enough,
           a_pool_that_is_too_small_evicts, what_does_not_fit_is_refused_and_the_rest_goes_on,
+          a_run_of_which_all_was_refused_is_no_success, ids_that_are_no_chain_are_named_and_left_out,
+          tails_within_an_entry_stay_private,
           each_token_is_counted_once, runs_end_with_their_sequence, malformed_lines_are_left_out_and_counted,
           transfers_hide_behind_compute_as_the_book_has_it, every_promised_field_is_there,
           the_summary_says_what_counts, under_the_address_sanitizer])

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Wrong usage is told in one line that names the option, its value and what is allowed, with exit status 2."""
 
+import json
 import os
 import subprocess
 
@@ -29,8 +30,8 @@ def sizes():
 
 def numbers():
     cli.mistakes([
-        (["replay", "--workload", "chat", "--block-tokens", "0"], ["--block-tokens", "'0'", "1 to 65536"]),
-        (["replay", "--workload", "chat", "--block-tokens", "65537"], ["--block-tokens", "65537", "65536"]),
+        (["replay", "--workload", "chat", "--block-tokens", "0"], ["--block-tokens", "'0'", "1 to 65534"]),
+        (["replay", "--workload", "chat", "--block-tokens", "65535"], ["--block-tokens", "65535", "65534"]),
         (["replay", "--workload", "chat", "--scale", "x"], ["--scale", "'x'"]),
         (["replay", "--workload", "chat", "--slots", "-2"], ["--slots", "-2"]),
         (["replay", "--workload", "chat", "--concurrency", " 3"], ["--concurrency"]),
@@ -82,10 +83,44 @@ def an_output_that_cannot_be_written():
             raise AssertionError(done.stderr.decode())
 
 
+def more_device_memory_than_there_is_says_both():
+    cli.mistakes([(["replay", "--workload", "chat", "--requests", "2", "--pool", "64M", "--slot-tokens", "100000", "--hbm", "1M"],
+                   ["need", "there are 1048576"]),
+                  (["replay", "--workload", "chat", "--hbm", "0"], ["--hbm", "'0'"])])
+
+
+def two_faults_at_once_and_what_no_pool_can_keep():
+    cli.mistakes([(["replay", "--workload", "chat", "--inject", "flip", "--inject", "fail:3"],
+                   ["--inject flip", "--inject fail:3", "one"])])
+    with cli.temporary() as folder:
+        model = os.path.join(folder, "m.json")
+        with open(model, "w") as file:
+            json.dump({"name": "never", "nr_layers": 1, "groups": [
+                {"kind": "full", "layers": "all", "reuse": "none",
+                 "planes": [{"role": "kv", "dtype": "u8", "heads": 1, "elems": 64}]}]}, file)
+        cli.mistakes([(["replay", "--workload", "chat", "--pool", "8M", "--model", model],
+                       ["model never", "groups[0].reuse: none"])])
+
+
+def a_double_dash_ends_the_options():
+    done = cli.run("plan", "--model", "tiny", "--")
+    cli.equal(done.status, 0, "the exit status", done)
+    cli.mistakes([(["plan", "--", "word"], ["word"]), (["replay", "--", "--workload"], ["--workload"])])
+
+
+def names_with_control_characters_stay_on_one_line():
+    cli.mistakes([(["replay", "--trace", "no\nsuch\x1b[31mfile"], ["no\\x0asuch\\x1b[31mfile", "No such file"])])
+
+
+def a_trace_without_an_end_of_line():
+    cli.mistakes([(["replay", "--trace", "/dev/zero"], ["/dev/zero", "longer than 67108864 bytes"]),
+                  (["replay", "--trace", "/dev/zero", "--format", "text"], ["/dev/zero:1", "268435456 bytes"])])
+
+
 def a_pipe_needs_its_format():
     command = f"printf '%s\\n' '{{\"timestamp\": 0, \"input\": \"abc\"}}' | {cli.OMNIKV} replay --trace /dev/stdin --pool 8M"
     done = subprocess.run(["sh", "-c", command], capture_output=True, check=False, timeout=60)
-    cli.equal(done.returncode, 1, "the exit status")
+    cli.equal(done.returncode, 2, "the exit status")
     if b"--format" not in done.stderr:
         raise AssertionError(done.stderr.decode())
     done = subprocess.run(["sh", "-c", command + " --format text"], capture_output=True, check=False, timeout=60)
@@ -102,11 +137,13 @@ def files_that_cannot_be_read():
         for name, word in ((empty, "empty"), (unknown, "--format"), (folder, "directory"),
                            (os.path.join(folder, "nonesuch"), "No such file")):
             done = cli.run("replay", "--trace", name)
-            cli.equal(done.status, 1, "the exit status", done)
+            cli.equal(done.status, 2, "the exit status", done)
             cli.equal(done.err.count("\n"), 1, "lines on standard error", done)
             if word not in done.err or name not in done.err:
                 raise AssertionError(f"no '{word}' in the message\n{done}")
 
 
 cli.main([words_and_unknown_options, sizes, numbers, names, combinations, an_output_that_cannot_be_written,
-          a_pipe_needs_its_format, files_that_cannot_be_read])
+          more_device_memory_than_there_is_says_both, two_faults_at_once_and_what_no_pool_can_keep,
+          a_double_dash_ends_the_options, names_with_control_characters_stay_on_one_line,
+          a_trace_without_an_end_of_line, a_pipe_needs_its_format, files_that_cannot_be_read])

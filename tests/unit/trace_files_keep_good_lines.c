@@ -78,6 +78,45 @@ static void bad_lines_are_named_and_counted(void **state)
 	okv_trace_fini(&trace);
 }
 
+/* An id stands for its tokens and all before them: it has one parent, in all files, and stands once in a line. */
+static void ids_have_one_parent(void **state)
+{
+	static const char text[] =
+		"{\"timestamp\": 1, \"input_length\": 1024, \"hash_ids\": [1, 2]}\n"
+		"{\"timestamp\": 2, \"input_length\": 1024, \"hash_ids\": [4, 4]}\n"
+		"{\"timestamp\": 3, \"input_length\": 1536, \"hash_ids\": [5, 6, 2]}\n"
+		"{\"timestamp\": 4, \"input_length\": 1024, \"hash_ids\": [6, 5]}\n";
+	static const char other[] =
+		"{\"timestamp\": 5, \"input_length\": 512, \"hash_ids\": [2]}\n"
+		"{\"timestamp\": 6, \"input_length\": 1024, \"hash_ids\": [1, 2]}\n";
+	struct named named = { .nr = 0 };
+	struct omnikv_error err = { "" };
+	struct okv_trace trace;
+	char *many;
+	size_t len = 0, i;
+
+	(void)state;
+	okv_trace_init(&trace, 512);
+	/* What stands in a line that is left out is not remembered: 6 then 5 is a chain. */
+	assert_int_equal(read_text(&trace, OKV_TRACE_MOONCAKE, text, false, &named, &err), 2);
+	assert_int_equal(read_text(&trace, OKV_TRACE_MOONCAKE, other, false, &named, &err), 1);
+	assert_int_equal(trace.nr_malformed, 3);
+	assert_non_null(strstr(named.text[0], "a.jsonl:2: hash_ids has 4 twice"));
+	assert_non_null(strstr(named.text[1], "a.jsonl:3: hash_ids[2]: 2 stood behind another id"));
+	assert_non_null(strstr(named.text[2], "a.jsonl:1: hash_ids[0]: 2 stood behind another id"));
+
+	/* More than the first table has room for; all are known again. */
+	many = malloc(3000 * 64);
+	assert_non_null(many);
+	for (i = 0; i < 3000; i++)
+		len += snprintf(many + len, 64, "{\"timestamp\":1,\"input_length\":1,\"hash_ids\":[%zu]}\n", 10 + i);
+	assert_int_equal(read_text(&trace, OKV_TRACE_MOONCAKE, many, false, &named, &err), 3000);
+	assert_int_equal(read_text(&trace, OKV_TRACE_MOONCAKE, many, false, &named, &err), 3000);
+	assert_int_equal(trace.nr_malformed, 3);
+	free(many);
+	okv_trace_fini(&trace);
+}
+
 static void strict_stops_at_the_first(void **state)
 {
 	struct omnikv_error err = { "" };
@@ -311,6 +350,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bad_lines_are_named_and_counted),
+		cmocka_unit_test(ids_have_one_parent),
 		cmocka_unit_test(strict_stops_at_the_first),
 		cmocka_unit_test(long_lines_and_io_errors),
 		cmocka_unit_test(merged_by_time_and_stable),

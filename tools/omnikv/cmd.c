@@ -15,10 +15,20 @@
 
 static const char *okv_program = "omnikv";
 
+/* One line, whatever stands in the names of files. */
 static void okv_say(const char *format, va_list args)
 {
+	char text[2048];
+	size_t i;
+
+	vsnprintf(text, sizeof(text), format, args);
 	fprintf(stderr, "%s: ", okv_program);
-	vfprintf(stderr, format, args);
+	for (i = 0; text[i]; i++) {
+		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
+			fprintf(stderr, "\\x%02x", (unsigned char)text[i]);
+		else
+			fputc(text[i], stderr);
+	}
 	fputc('\n', stderr);
 }
 
@@ -145,6 +155,11 @@ void okv_cmd_parse(const struct argp *argp, int argc, char **argv, void *input)
 	okv_program = argv[0];
 	/* argp would need two lines for each of these. */
 	for (idx = 1; idx < argc;) {
+		if (!strcmp(argv[idx], "--")) {
+			if (!argp->args_doc && idx + 1 < argc)
+				okv_usage("unexpected '%s'; see '%s --help'", argv[idx + 1], argv[0]);
+			break;
+		}
 		if (argv[idx][0] == '-' && argv[idx][1])
 			idx += okv_option_words(argp, argc, argv, idx);
 		else if (argp->args_doc)

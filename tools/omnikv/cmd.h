@@ -2,7 +2,8 @@
 /*
  * Sub-commands of omnikv, and how they speak to their user.
  *
- * Exit status: 0 done, 1 failed, 2 wrong usage. An error is one line that says what, why and what
+ * Exit status: 0 done, 1 failed, 2 wrong usage, to which files belong that were named and cannot be
+ * opened or are not what they should be. An error is one line that says what, why and what
  * to do. Results go to stdout, everything else to stderr.
  */
 #ifndef OKV_CMD_H

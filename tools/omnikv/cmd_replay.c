@@ -23,6 +23,7 @@
 #define OKV_MALFORMED_SHOWN	10
 #define OKV_CONCURRENCY_MAX	1024u
 #define OKV_SLOTS_MAX		1024u
+#define OKV_BLOCK_TOKENS_MAX	65534u	/* that a pool takes; a plan may have more */
 
 enum {
 	OPT_TRACE = 't', OPT_MODEL = 'm', OPT_POOL = 'p', OPT_JSON = 'j',
@@ -154,7 +155,7 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		args->model = arg;
 		break;
 	case OPT_BLOCK_TOKENS:
-		args->block_tokens = okv_number("--block-tokens", arg, 1, OMNIKV_BLOCK_TOKENS_MAX);
+		args->block_tokens = okv_number("--block-tokens", arg, 1, OKV_BLOCK_TOKENS_MAX);
 		break;
 	case OPT_SCALE:
 		args->scale = okv_number("--scale", arg, 1, OMNIKV_SCALE_MAX);
@@ -189,6 +190,8 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		break;
 	case OPT_HBM:
 		config->hbm_bytes = okv_size("--hbm", arg);
+		if (!config->hbm_bytes)
+			okv_usage("--hbm: '%s' is no device memory at all; give more", arg);
 		break;
 	case OPT_VERIFY:
 		config->is_verified = true;
@@ -197,6 +200,8 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		config->is_shuffled = true;
 		break;
 	case OPT_INJECT:
+		if (args->inject)
+			okv_usage("--inject %s and --inject %s: a run has one fault; give one of them", args->inject, arg);
 		args->inject = arg;
 		okv_parse_inject(config, arg);
 		break;
@@ -231,7 +236,7 @@ static const struct argp okv_argp = {
 	       "into the device, compute, store and commit new blocks, evict under pressure, and check every byte "
 	       "that was ever loaded.\v"
 	       "Sizes are bytes, or K, M, G, T for powers of 1024. Exit status: 0 every byte was right; 1 not, or it could "
-	       "not be run; 2 wrong usage.\n\n"
+	       "not be run; 2 wrong usage, and files named that cannot be opened or are not what they should be.\n\n"
 	       "  omnikv replay --workload chat --pool 256M --as-fast-as-possible\n"
 	       "  omnikv replay --trace conversation_trace.jsonl --model llama-3-8b --scale 64 --pool 8G --json",
 };
@@ -296,9 +301,9 @@ static FILE *okv_open_trace(const char *name)
 
 	stream = fopen(name, "r");
 	if (!stream || fstat(fileno(stream), &st))
-		okv_die("--trace: %s: %s", name, strerror(errno));
+		okv_usage("--trace: %s: %s", name, strerror(errno));
 	if (S_ISDIR(st.st_mode))
-		okv_die("--trace: %s: is a directory; name its files", name);
+		okv_usage("--trace: %s: is a directory; name its files", name);
 	return stream;
 }
 
@@ -306,10 +311,9 @@ static FILE *okv_open_trace(const char *name)
 static void okv_detect_formats(struct okv_replay_args *args)
 {
 	struct omnikv_error err = { "" };
-	char *text = NULL;
-	size_t max = 0, i;
-	ssize_t len;
 	FILE *stream;
+	size_t i;
+	int ret;
 
 	for (i = 0; i < args->nr_traces; i++) {
 		args->formats[i] = args->format;
@@ -317,17 +321,14 @@ static void okv_detect_formats(struct okv_replay_args *args)
 			continue;
 		stream = okv_open_trace(args->traces[i]);
 		if (fseek(stream, 0, SEEK_SET))
-			okv_die("--trace: %s: can be read only once, so give its --format", args->traces[i]);
-		do {
-			len = getline(&text, &max, stream);
-		} while (len > 0 && strspn(text, " \t\r\n") == (size_t)len);
-		if (len < 0)
-			okv_die("--trace: %s: is empty", args->traces[i]);
-		if (okv_trace_detect(text, len, &args->formats[i], &err))
+			okv_usage("--trace: %s: can be read only once, so give its --format", args->traces[i]);
+		ret = okv_trace_detect_file(stream, &args->formats[i], &err);
+		if (ret == -EINVAL || ret == -ENODATA)
+			okv_usage("--trace: %s: %s", args->traces[i], err.text);
+		if (ret)
 			okv_die("--trace: %s: %s", args->traces[i], err.text);
 		fclose(stream);
 	}
-	free(text);
 }
 
 static void okv_malformed(void *opaque, const char *text)
@@ -354,7 +355,7 @@ static int okv_read_traces(struct okv_replay_args *args, struct okv_trace *trace
 		nr = okv_trace_read(trace, stream, &file, &err);
 		fclose(stream);
 		if (nr == -EBADMSG)
-			return okv_fail("%s (--strict)", err.text);
+			okv_usage("%s%s", err.text, args->is_strict ? " (--strict)" : "");
 		if (nr < 0)
 			return okv_fail("--trace: %s", err.text[0] ? err.text : strerror(-nr));
 	}
@@ -362,7 +363,7 @@ static int okv_read_traces(struct okv_replay_args *args, struct okv_trace *trace
 		okv_note("and %llu more malformed lines", (unsigned long long)args->nr_malformed - OKV_MALFORMED_SHOWN);
 	okv_trace_sort(trace);
 	if (!trace->nr_requests)
-		return okv_fail("--trace: no request could be read");
+		okv_usage("--trace: no request could be read");
 	return OKV_EXIT_DONE;
 }
 
@@ -754,6 +755,26 @@ static void okv_print_summary(const struct okv_replay_args *args, const struct o
 	       (unsigned long long)res->wrong_bytes);
 }
 
+/* Why requests were left out, and what to do. A run of which nothing was played is no success. */
+static int okv_say_refused(const struct okv_replay_result *res, int status)
+{
+	uint64_t nr_large = res->nr_refused - res->nr_too_long;
+	char why[256] = "";
+	int len = 0;
+
+	if (res->nr_too_long)
+		len = snprintf(why, sizeof(why), "%llu longer than a layer buffer of %llu tokens (give more --slot-tokens)",
+			       (unsigned long long)res->nr_too_long, (unsigned long long)res->slot_tokens);
+	if (nr_large)
+		snprintf(why + len, sizeof(why) - len, "%s%llu larger than the pool (give a larger --pool, or --scale)",
+			 len ? ", " : "", (unsigned long long)nr_large);
+	if (res->nr_refused == res->nr_requests)
+		return okv_fail("all %llu requests were refused: %s", (unsigned long long)res->nr_refused, why);
+	okv_note("%llu of %llu requests were refused: %s", (unsigned long long)res->nr_refused,
+		 (unsigned long long)res->nr_requests, why);
+	return status;
+}
+
 /* One line for each thing that must not be. Returns the exit status. */
 static int okv_verdict(const struct okv_replay_args *args, const struct okv_replay_result *res)
 {
@@ -763,6 +784,8 @@ static int okv_verdict(const struct okv_replay_args *args, const struct okv_repl
 		ret = okv_fail("%llu wrong bytes, the first at %s", (unsigned long long)res->wrong_bytes, res->first_wrong);
 	if (res->pipe.checksum_errors)
 		ret = okv_fail("%llu checksum errors", (unsigned long long)res->pipe.checksum_errors);
+	if (res->nr_refused)
+		ret = okv_say_refused(res, ret);
 	if (res->nr_failed)
 		ret = okv_fail("%llu requests failed again and again", (unsigned long long)res->nr_failed);
 	if (res->check[0])

@@ -263,26 +263,41 @@ static void okv_flights_close(struct okv_replay *rp)
 	rp->step_tokens = 0;
 }
 
+/* A tail that ends within an entry of some group stays private: its last rows are not whole. */
+static bool okv_tail_is_whole(const struct okv_replay *rp, uint64_t nr_tokens)
+{
+	const struct omnikv_layout *layout = &rp->plan->layout;
+	uint32_t g;
+
+	for (g = 0; g < layout->nr_groups; g++) {
+		if (layout->groups[g].tokens_per_entry &&
+		    nr_tokens % rp->plan->block_tokens % layout->groups[g].tokens_per_entry)
+			return false;
+	}
+	return true;
+}
+
 static int okv_flight_commit(struct okv_replay *rp, struct okv_flight *flight)
 {
 	const struct okv_trace *trace = rp->config->trace;
 	const struct okv_request *req = flight->req;
 	uint32_t tail_tokens = req->nr_tokens % trace->block_tokens;
 	uint64_t nr_full = req->nr_tokens / trace->block_tokens;
+	bool has_tail = req->is_tail_shared && okv_tail_is_whole(rp, req->nr_tokens);
 	uint64_t allocated, needed;
 	struct omnikv_key tail;
 	int64_t ret;
 
-	if (req->is_tail_shared) {
+	if (has_tail) {
 		ret = omnikv_key_partial(&flight->keys[nr_full], tail_tokens, &tail);
 		if (ret)
 			return ret;
 	}
-	ret = omnikv_seq_commit(flight->seq, flight->keys, nr_full, req->is_tail_shared ? &tail : NULL);
+	ret = omnikv_seq_commit(flight->seq, flight->keys, nr_full, has_tail ? &tail : NULL);
 	if (ret < 0)
 		return ret;
 	rp->result->blocks_committed += ret;
-	if (req->is_tail_shared && flight->hist < req->nr_tokens) {
+	if (has_tail && flight->hist < req->nr_tokens) {
 		allocated = omnikv_plan_block_bytes(rp->plan);
 		needed = (uint64_t)((double)tail_tokens / trace->block_tokens * (double)allocated /
 				    omnikv_plan_overhead(rp->plan));
@@ -411,7 +426,7 @@ static int okv_admit(struct okv_replay *rp, const struct okv_request *req)
 		okv_request_content_key(trace, req, b, &flight->keys[b]);
 		flight->seeds[b] = okv_oracle_block(rp->tenant_seed, &flight->keys[b]);
 	}
-	has_tail = tail_tokens && nr_lookup < req->nr_blocks;
+	has_tail = tail_tokens && nr_lookup < req->nr_blocks && okv_tail_is_whole(rp, req->lookup_tokens);
 	if (has_tail) {
 		ret = omnikv_key_partial(&flight->keys[nr_lookup], tail_tokens, &tail);
 		if (ret)
@@ -515,6 +530,7 @@ static int okv_take(struct okv_replay *rp, const struct okv_request *req)
 	}
 	res->nr_requests++;
 	res->nr_refused += !ret;
+	res->nr_too_long += !has_room;
 	res->prompt_tokens += req->nr_tokens;
 	res->blocks_referenced += req->nr_blocks;
 	return 1;
@@ -600,6 +616,8 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 		.verify		= config->is_verified,
 	};
 	struct omnikv_pool_info info = { .size = sizeof(info) };
+	struct omnikv_device_info device = { .size = sizeof(device) };
+	struct omnikv_error why = { "" };
 	uint64_t hbm_bytes;
 	int ret;
 
@@ -618,8 +636,14 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 	ret = omnikv_client_open(config->pool, OMNIKV_CLIENT_F_MANAGER, &rp->client);
 	if (!ret)
 		ret = omnikv_manager_create(rp->client, &mc, &rp->manager, err);
-	if (!ret)
-		ret = omnikv_space_open(rp->manager, &ns, rp->plan, &rp->space, NULL);
+	if (ret)
+		return ret;
+	ret = omnikv_space_open(rp->manager, &ns, rp->plan, &rp->space, &why);
+	if (ret && why.text[0])
+		snprintf(err->text, sizeof(err->text), "model %.40s: %.200s", layout->name, why.text);
+	/* What cannot be kept is the layout's doing. */
+	if (ret == -EOPNOTSUPP)
+		return -EINVAL;
 	if (!ret)
 		ret = omnikv_device_open(config->device, &dc, &rp->dev, err);
 	if (!ret)
@@ -632,10 +656,11 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 	hbm_bytes = omnikv_pipe_hbm_bytes(rp->plan, &pc);
 	ret = hbm_bytes ? omnikv_hbm_create(rp->dev, hbm_bytes, &rp->hbm) : -EINVAL;
 	if (ret) {
+		omnikv_device_info(rp->dev, &device);
 		snprintf(err->text, sizeof(err->text),
-			 "%u slots of %llu tokens need %llu bytes of device memory, more than there is; give fewer --slots or "
+			 "%u slots of %llu tokens need %llu bytes of device memory, there are %llu; give fewer --slots or "
 			 "--slot-tokens, more --hbm, or --scale", config->nr_slots, (unsigned long long)rp->slot_tokens,
-			 (unsigned long long)hbm_bytes);
+			 (unsigned long long)hbm_bytes, (unsigned long long)device.hbm_bytes);
 		return -EINVAL;
 	}
 	return omnikv_pipe_create(rp->space, rp->ring, rp->hbm, &pc, &rp->pipe, err);

@@ -71,6 +71,7 @@ struct okv_replay_config {
 struct okv_replay_result {
 	uint64_t	nr_requests;
 	uint64_t	nr_refused;		/* did not fit in pool or slot */
+	uint64_t	nr_too_long;		/* of these, longer than a slot */
 	uint64_t	nr_failed;		/* gave up after repeated failures */
 	uint64_t	nr_recomputed;		/* steps done again after a failed load or store */
 	uint64_t	prompt_tokens;

@@ -112,6 +112,7 @@ void okv_trace_fini(struct okv_trace *trace)
 {
 	free(trace->requests);
 	free(trace->words);
+	free(trace->links);
 	memset(trace, 0, sizeof(*trace));
 }
 
@@ -236,10 +237,11 @@ struct okv_lines {
 	bool	is_too_long;
 };
 
-/* 1: a line; 0: the end; -EIO, -ENOMEM. */
+/* 1: a line; 0: the end; -EFBIG (it does not end), -EIO, -ENOMEM. */
 static int okv_lines_next(struct okv_lines *lines)
 {
 	bool is_any = false;
+	uint64_t len = 0;
 	int c;
 
 	lines->len = 0;
@@ -250,6 +252,8 @@ static int okv_lines_next(struct okv_lines *lines)
 			break;
 		if (lines->len == OKV_TRACE_LINE_MAX) {
 			lines->is_too_long = true;
+			if (++len > OKV_TRACE_LINE_END - OKV_TRACE_LINE_MAX)
+				return -EFBIG;
 			continue;
 		}
 		if (lines->len == lines->max) {
@@ -266,6 +270,96 @@ static int okv_lines_next(struct okv_lines *lines)
 	if (c == EOF && ferror(lines->stream))
 		return -EIO;
 	return is_any;
+}
+
+int okv_trace_detect_file(FILE *stream, enum okv_trace_format *format, struct omnikv_error *err)
+{
+	struct okv_lines lines = { .stream = stream };
+	int ret;
+
+	do {
+		ret = okv_lines_next(&lines);
+		while (lines.len && isspace((unsigned char)lines.text[lines.len - 1]))
+			lines.len--;
+	} while (ret > 0 && !lines.len);
+
+	if (ret == -EFBIG || (ret > 0 && lines.is_too_long)) {
+		snprintf(err->text, sizeof(err->text), "its first line is longer than %u bytes; not a trace",
+			 OKV_TRACE_LINE_MAX);
+		ret = -EINVAL;
+	} else if (ret < 0) {
+		snprintf(err->text, sizeof(err->text), "%s", strerror(-ret));
+	} else if (!ret) {
+		snprintf(err->text, sizeof(err->text), "is empty");
+		ret = -ENODATA;
+	} else {
+		ret = okv_trace_detect(lines.text, lines.len, format, err);
+	}
+	free(lines.text);
+	return ret;
+}
+
+/* ---- ids that are chains -------------------------------------------------------------------- */
+
+/* Where the link of an id is, or the empty one where it would be. */
+static struct okv_chain_link *okv_chain_find(struct okv_chain_link *links, size_t max, uint64_t id, uint32_t tail_tokens)
+{
+	uint64_t at = (id + tail_tokens * UINT64_C(0x100000001)) * UINT64_C(0x9e3779b97f4a7c15);
+
+	for (at ^= at >> 32;; at++) {
+		struct okv_chain_link *link = &links[at & (max - 1)];
+
+		if (!link->is_used || (link->id == id && link->tail_tokens == tail_tokens))
+			return link;
+	}
+}
+
+/* Room for @nr more links, half of all stay empty. */
+static int okv_chain_reserve(struct okv_trace *trace, size_t nr)
+{
+	struct okv_chain_link *links;
+	size_t max = trace->max_links ? trace->max_links : 1024, i;
+
+	while (max / 2 < trace->nr_links + nr)
+		max *= 2;
+	if (max == trace->max_links)
+		return 0;
+	links = calloc(max, sizeof(*links));
+	if (!links)
+		return -ENOMEM;
+	for (i = 0; i < trace->max_links; i++) {
+		if (trace->links[i].is_used)
+			*okv_chain_find(links, max, trace->links[i].id, trace->links[i].tail_tokens) = trace->links[i];
+	}
+	free(trace->links);
+	trace->links = links;
+	trace->max_links = max;
+	return 0;
+}
+
+/* Remember which id stands before each id of @line; -EINVAL, with nothing remembered, where it was another before. */
+static int okv_chain_add(struct okv_trace *trace, const struct okv_trace_line *line, struct omnikv_error *err)
+{
+	int ret = okv_chain_reserve(trace, line->nr_ids);
+	size_t i;
+
+	/* All are looked at before the first is remembered. */
+	for (i = 0; !ret && i < 2 * line->nr_ids; i++) {
+		size_t k = i % line->nr_ids;
+		uint64_t parent = k ? line->ids[k - 1] : OKV_CHAIN_ROOT;
+		uint32_t tail = k + 1 == line->nr_ids ? line->nr_tokens % OKV_MOONCAKE_TOKENS : 0;
+		struct okv_chain_link *link = okv_chain_find(trace->links, trace->max_links, line->ids[k], tail);
+
+		if (i >= line->nr_ids) {
+			trace->nr_links += !link->is_used;
+			*link = (struct okv_chain_link){ line->ids[k], parent, tail, true };
+		} else if (link->is_used && link->parent != parent) {
+			snprintf(err->text, sizeof(err->text), "hash_ids[%zu]: %llu stood behind another id before; an id "
+				 "stands for its tokens and all before them", k, (unsigned long long)line->ids[k]);
+			ret = -EINVAL;
+		}
+	}
+	return ret;
 }
 
 int64_t okv_trace_read(struct okv_trace *trace, FILE *stream, const struct okv_trace_file *file,
@@ -287,6 +381,11 @@ int64_t okv_trace_read(struct okv_trace *trace, FILE *stream, const struct okv_t
 			ret = -EINVAL;
 		} else {
 			ret = okv_trace_line_parse(file->format, lines.text, lines.len, &line, &reason);
+		}
+		if (ret > 0 && file->format == OKV_TRACE_MOONCAKE) {
+			int chain = okv_chain_add(trace, &line, &reason);
+
+			ret = chain ? chain : ret;
 		}
 		if (ret > 0) {
 			ret = okv_trace_add_line(trace, file->format, &line);
@@ -311,6 +410,12 @@ int64_t okv_trace_read(struct okv_trace *trace, FILE *stream, const struct okv_t
 	if (ret == -EIO)
 		snprintf(err->text, sizeof(err->text), "%.200s:%llu: cannot be read", file->name,
 			 (unsigned long long)line_nr + 1);
+
+	if (ret == -EFBIG) {
+		snprintf(err->text, sizeof(err->text), "%.160s:%llu: a line without an end in %u bytes; not a trace", file->name,
+			 (unsigned long long)line_nr + 1, OKV_TRACE_LINE_END);
+		ret = -EBADMSG;
+	}
 
 	free(lines.text);
 	okv_trace_line_fini(&line);

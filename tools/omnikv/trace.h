@@ -16,6 +16,7 @@
 #include <omnikv/key.h>
 
 #define OKV_TRACE_LINE_MAX	(64u << 20)	/* bytes */
+#define OKV_TRACE_LINE_END	(256u << 20)	/* bytes; where a line has no end before, it is no trace */
 #define OKV_TRACE_TOKENS_MAX	(1u << 28)	/* tokens of a prompt */
 #define OKV_MOONCAKE_TOKENS	512u		/* tokens that one Mooncake id stands for */
 
@@ -68,6 +69,14 @@ int okv_trace_line_parse(enum okv_trace_format format, const char *text, size_t 
 /** Format of a file whose first line is @text; -EINVAL with the reason in @err. */
 int okv_trace_detect(const char *text, size_t len, enum okv_trace_format *format, struct omnikv_error *err);
 
+/**
+ * okv_trace_detect_file() - format of a file by its first line that is not empty
+ *
+ * Return: 0, or with the reason in @err: -EINVAL (no format that is known; a line that is too long), -ENODATA (no
+ * such line), -EIO, -ENOMEM.
+ */
+int okv_trace_detect_file(FILE *stream, enum okv_trace_format *format, struct omnikv_error *err);
+
 /* One parser each; as okv_trace_line_parse(). */
 int okv_trace_mooncake_parse(const char *text, size_t len, struct okv_trace_line *line, struct omnikv_error *err);
 int okv_trace_azure_parse(const char *text, size_t len, struct okv_trace_line *line, struct omnikv_error *err);
@@ -100,6 +109,16 @@ struct okv_request {
 	bool		is_unique;
 };
 
+/* Which id stands before an id. One key has one prefix, in all files of a trace. */
+struct okv_chain_link {
+	uint64_t	id;
+	uint64_t	parent;		/* OKV_CHAIN_ROOT: none */
+	uint32_t	tail_tokens;	/* 0: a full block */
+	bool		is_used;
+};
+
+#define OKV_CHAIN_ROOT	UINT64_MAX
+
 /**
  * struct okv_trace - requests in the order in which they are played
  * @block_tokens: T
@@ -114,6 +133,9 @@ struct okv_trace {
 	size_t			max_words;
 	uint32_t		block_tokens;
 	uint64_t		nr_malformed;
+	struct okv_chain_link	*links;		/* [max_links], a power of two; hashed by id and tail */
+	size_t			nr_links;
+	size_t			max_links;
 };
 
 void okv_trace_init(struct okv_trace *trace, uint32_t block_tokens);
@@ -140,7 +162,9 @@ struct okv_trace_file {
 /**
  * okv_trace_read() - add all requests of a stream
  *
- * Return: the number of requests added, or -EBADMSG, -EIO, -ENOMEM.
+ * A line with ids one of which stood behind another one before is malformed.
+ *
+ * Return: the number of requests added, or -EBADMSG (strict, or no trace at all), -EIO, -ENOMEM.
  */
 int64_t okv_trace_read(struct okv_trace *trace, FILE *stream, const struct okv_trace_file *file,
 		       struct omnikv_error *err);

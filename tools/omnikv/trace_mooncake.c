@@ -8,8 +8,41 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "trace_json.h"
+
+static int okv_id_cmp(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* An id stands for all tokens up to its block's end, so none stands twice in a line. */
+static int okv_ids_differ(const struct okv_trace_line *line, struct omnikv_error *err)
+{
+	uint64_t *ids;
+	size_t i;
+	int ret = 0;
+
+	if (line->nr_ids < 2)
+		return 0;
+	ids = malloc(line->nr_ids * sizeof(*ids));
+	if (!ids)
+		return -ENOMEM;
+	memcpy(ids, line->ids, line->nr_ids * sizeof(*ids));
+	qsort(ids, line->nr_ids, sizeof(*ids), okv_id_cmp);
+	for (i = 1; i < line->nr_ids && !ret; i++) {
+		if (ids[i] == ids[i - 1]) {
+			snprintf(err->text, sizeof(err->text), "hash_ids has %llu twice; an id stands for its tokens and all "
+				 "before them", (unsigned long long)ids[i]);
+			ret = -EINVAL;
+		}
+	}
+	free(ids);
+	return ret;
+}
 
 static int okv_ids_copy(const json_t *ids, struct okv_trace_line *line, struct omnikv_error *err)
 {
@@ -33,7 +66,7 @@ static int okv_ids_copy(const json_t *ids, struct okv_trace_line *line, struct o
 		line->ids[i] = json_integer_value(id);
 	}
 	line->nr_ids = nr;
-	return 0;
+	return okv_ids_differ(line, err);
 }
 
 int okv_trace_mooncake_parse(const char *text, size_t len, struct okv_trace_line *line, struct omnikv_error *err)
