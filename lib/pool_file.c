@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/extent.h"
@@ -86,4 +87,15 @@ int okv_pool_header_check(const void *buf, size_t len, uint64_t file_bytes, stru
 				     file_bytes, header.data_off + header.data_bytes);
 	*out = header;
 	return 0;
+}
+
+void okv_huge_advice_make(uint64_t nr_needed, uint64_t nr_free, uint64_t nr_total, struct okv_huge_advice *advice)
+{
+	uint64_t nr_missing = nr_needed > nr_free ? nr_needed - nr_free : 0;
+
+	snprintf(advice->found, sizeof(advice->found), "%" PRIu64 " free huge pages where %" PRIu64 " are needed", nr_free,
+		 nr_needed);
+	snprintf(advice->command, sizeof(advice->command),
+		 "echo %" PRIu64 " > /proc/sys/vm/nr_hugepages (%" PRIu64 " there and %" PRIu64 " missing)",
+		 nr_total + nr_missing, nr_total, nr_missing);
 }

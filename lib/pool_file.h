@@ -69,4 +69,16 @@ void okv_pool_header_seal(struct okv_pool_header *header);
 int okv_pool_header_check(const void *buf, size_t len, uint64_t file_bytes, struct okv_pool_header *header,
 			  struct omnikv_error *err);
 
+/**
+ * struct okv_huge_advice - how a host gets the huge pages that a pool lacks
+ * @found:   "0 free huge pages where 512 are needed"
+ * @command: what to type; it never makes the host's pool smaller
+ */
+struct okv_huge_advice {
+	char	found[96];
+	char	command[160];
+};
+
+void okv_huge_advice_make(uint64_t nr_needed, uint64_t nr_free, uint64_t nr_total, struct okv_huge_advice *advice);
+
 #endif /* OKV_POOL_FILE_H */

@@ -50,6 +50,8 @@ struct opening {
 	char					label[80];	/* the pool in error lines */
 	bool					is_new;
 	bool					is_memory;	/* tmpfs, hugetlbfs or a memfd: no disk behind it */
+	bool					is_created;	/* the file's name is this call's */
+	bool					is_begun;	/* what the file holds is this call's */
 };
 
 /* ---- small files of the kernel ---------------------------------------------------------- */
@@ -257,6 +259,23 @@ static const char *limit_hint(uint64_t bytes)
 	return "";
 }
 
+/* Bytes that the file's file system can still give; UINT64_MAX where it has no bound. */
+static uint64_t room_bytes(int fd)
+{
+	struct statfs fs;
+
+	if (fstatfs(fd, &fs) || !fs.f_blocks)
+		return UINT64_MAX;
+	return (uint64_t)fs.f_bfree * (uint64_t)fs.f_bsize;
+}
+
+static int no_room(struct opening *op, int fd, uint64_t bytes)
+{
+	return okv_error_set(op->err, -ENOSPC,
+			     "%s: no room for %" PRIu64 " bytes in its file system, which has %" PRIu64 " bytes free",
+			     op->label, bytes, room_bytes(fd));
+}
+
 static int grow_file(struct opening *op, int fd, uint64_t bytes, bool is_reserved)
 {
 	struct rlimit limit;
@@ -275,8 +294,7 @@ static int grow_file(struct opening *op, int fd, uint64_t bytes, bool is_reserve
 	if (!ret)
 		return 0;
 	if (ret == -ENOSPC || ret == -EDQUOT)
-		return okv_error_set(op->err, -ENOSPC, "%s: no room for %" PRIu64 " bytes in its file system",
-				     op->label, bytes);
+		return no_room(op, fd, bytes);
 	return okv_error_set(op->err, ret, "%s: cannot make the file %" PRIu64 " bytes long: %s", op->label, bytes,
 			     strerror(-ret));
 }
@@ -315,24 +333,31 @@ static bool shmem_is_huge(void)
 	       strstr(line, "[force]");
 }
 
+static void huge_advice(uint64_t bytes, struct okv_huge_advice *advice)
+{
+	uint64_t nr_free = read_number(NODE_DIR "free_hugepages"), nr_resv = read_number(NODE_DIR "resv_hugepages");
+
+	okv_huge_advice_make(bytes / OKV_HUGE_BYTES, nr_free > nr_resv ? nr_free - nr_resv : 0,
+			     read_number(NODE_DIR "nr_hugepages"), advice);
+}
+
 static void notice_small(struct opening *op, uint64_t bytes)
 {
-	char line[320], policy[128];
+	struct okv_huge_advice advice;
+	char line[512], policy[128];
 	char *word, *end;
 
 	if (!op->config->notice)
 		return;
+	huge_advice(bytes, &advice);
 	read_line(SHMEM_ENABLED, policy, sizeof(policy));
 	word = strchr(policy, '[');
 	end = word ? strchr(word, ']') : NULL;
 	if (end)
 		*end = '\0';
 	snprintf(line, sizeof(line),
-		 "%s uses 4-KiB pages: %" PRIu64 " free huge pages where %" PRIu64
-		 " are needed, and shmem_enabled is \"%s\"; as root: echo %" PRIu64
-		 " > /proc/sys/vm/nr_hugepages, or echo advise > " SHMEM_ENABLED,
-		 op->label, read_number(NODE_DIR "free_hugepages"), bytes / OKV_HUGE_BYTES,
-		 end ? word + 1 : "missing", bytes / OKV_HUGE_BYTES);
+		 "%s uses 4-KiB pages: %s, and shmem_enabled is \"%s\"; as root: %s, or echo advise > " SHMEM_ENABLED,
+		 op->label, advice.found, end ? word + 1 : "missing", advice.command);
 	op->config->notice(op->config->opaque, line);
 }
 
@@ -408,17 +433,26 @@ static int lock_file(struct opening *op, int fd)
 static int create_file(struct opening *op, int fd)
 {
 	unsigned char page[OKV_POOL_HEADER_BYTES] = { 0 };
+	uint64_t bytes = op->header.data_off + op->header.data_bytes;
+	bool is_whole = !(op->config->flags & OMNIKV_POOL_F_NO_POPULATE);
 	int ret;
 
+	op->is_begun = true;
+	if (ftruncate(fd, 0)) {
+		ret = -errno;
+		return okv_error_set(op->err, ret, "%s: %s", op->label, strerror(-ret));
+	}
+	/* Before anything is taken: filling a file system hurts others too. */
+	if (is_whole && room_bytes(fd) < bytes)
+		return no_room(op, fd, bytes);
 	memcpy(page, &op->header, sizeof(op->header));
-	if (ftruncate(fd, 0) || pwrite(fd, page, sizeof(page), 0) != (ssize_t)sizeof(page))
+	if (pwrite(fd, page, sizeof(page), 0) != (ssize_t)sizeof(page))
 		return okv_error_set(op->err, -ENOSPC, "%s: cannot write its first page: %s", op->label,
 				     strerror(errno));
 	ret = -OKV_FAILPOINT("pool.create_file");
 	if (ret)
 		return ret;
-	return grow_file(op, fd, op->header.data_off + op->header.data_bytes,
-			 !op->is_memory && !(op->config->flags & OMNIKV_POOL_F_NO_POPULATE));
+	return grow_file(op, fd, bytes, is_whole && !op->is_memory);
 }
 
 /* Take the shape of an existing pool, after comparing it with what is asked. */
@@ -449,6 +483,29 @@ static int adopt_file(struct opening *op, int fd, uint64_t file_bytes)
 	return 0;
 }
 
+/* The file, made where there is none; then its name is this call's, to take away where making it fails. */
+static int open_file(struct opening *op)
+{
+	int fd = okv_fd_high(open(op->spec->name, O_RDWR | O_CLOEXEC));
+
+	if (fd >= 0 || errno != ENOENT || (op->config->flags & OMNIKV_POOL_F_OPEN_ONLY))
+		return fd;
+	fd = okv_fd_high(open(op->spec->name, O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600));
+	op->is_created = fd >= 0;
+	if (fd < 0 && errno == EEXIST)
+		fd = okv_fd_high(open(op->spec->name, O_RDWR | O_CLOEXEC | O_CREAT, 0600));
+	return fd;
+}
+
+/* The file is as before this call, while its lock is still held. */
+static void undo_file(struct opening *op)
+{
+	if (op->is_created)
+		unlink(op->spec->name);
+	else if (op->is_begun && ftruncate(op->pool->fd, 0))
+		return;
+}
+
 static int open_named(struct opening *op)
 {
 	struct okv_embedded_pool *pool = op->pool;
@@ -458,28 +515,29 @@ static int open_named(struct opening *op)
 	struct stat st;
 	int fd, ret;
 
-	fd = okv_fd_high(open(op->spec->name, O_RDWR | O_CLOEXEC | (is_open_only ? 0 : O_CREAT), 0600));
+	fd = open_file(op);
 	if (fd < 0)
 		return okv_error_set(op->err, -errno, "%s: %s", op->label, strerror(errno));
-	if (fstat(fd, &st) || fstatfs(fd, &fs)) {
-		ret = okv_error_set(op->err, -errno, "%s: %s", op->label, strerror(errno));
-		goto err_close;
-	}
+	pool->fd = fd;
+	if (fstat(fd, &st) || fstatfs(fd, &fs))
+		return okv_error_set(op->err, -errno, "%s: %s", op->label, strerror(errno));
 	is_hugetlbfs = (uint32_t)fs.f_type == MAGIC_HUGETLBFS;
 	op->is_memory = fs.f_type == MAGIC_TMPFS;
 	/* hugetlbfs has no write(): the header could not come first. */
-	if (!S_ISREG(st.st_mode) || is_hugetlbfs) {
-		ret = okv_error_set(op->err, -EINVAL, "%s: not a regular file%s", op->label,
-				    is_hugetlbfs ? " that can be written (hugetlbfs)" : "");
-		goto err_close;
-	}
+	if (!S_ISREG(st.st_mode) || is_hugetlbfs)
+		return okv_error_set(op->err, -EINVAL, "%s: not a regular file%s", op->label,
+				     is_hugetlbfs ? " that can be written (hugetlbfs)" : "");
 	ret = lock_file(op, fd);
-	if (ret)
-		goto err_close;
-	/* It may have been created between open and lock. */
-	if (fstat(fd, &st)) {
-		ret = -errno;
-		goto err_close;
+	if (ret) {
+		op->is_created = false;
+		return ret;
+	}
+	/* It may have been created, or failed to be and taken away, between open and lock. */
+	if (fstat(fd, &st))
+		return -errno;
+	if (!st.st_nlink) {
+		op->is_created = false;
+		return okv_error_set(op->err, -EBUSY, "%s: another process is just opening it", op->label);
 	}
 	op->is_new = true;
 	if (st.st_size)
@@ -489,23 +547,16 @@ static int open_named(struct opening *op)
 	else
 		ret = create_file(op, fd);
 	if (ret)
-		goto err_close;
+		return ret;
 	ret = map_whole(pool, fd, op->header.data_off + op->header.data_bytes);
-	if (ret) {
-		okv_error_set(op->err, ret, "%s: cannot map it: %s%s", op->label, strerror(-ret),
-			      limit_hint(op->header.data_bytes));
-		goto err_close;
-	}
-	pool->fd = fd;
+	if (ret)
+		return okv_error_set(op->err, ret, "%s: cannot map it: %s%s", op->label, strerror(-ret),
+				     limit_hint(op->header.data_bytes));
 	pool->is_file = true;
 	pool->meta = pool->map_base;
 	pool->data_off = op->header.data_off;
 	pool->page_kind = op->is_memory && shmem_is_huge() ? OMNIKV_PAGES_THP : OMNIKV_PAGES_SMALL;
 	return 0;
-
-err_close:
-	close(fd);
-	return ret;
 }
 
 /* ---- populating ------------------------------------------------------------------------- */
@@ -601,10 +652,13 @@ static int populate(struct opening *op)
 	for (i = 0; i < started; i++)
 		pthread_join(threads[i], NULL);
 	error = atomic_load(&pop.error);
+	/* The kernel's word for a page that could not be had, instead of the SIGBUS of a touch. */
+	if (error == EFAULT && pool->is_file)
+		return no_room(op, pool->fd, pop.bytes);
 	if (error)
 		return okv_error_set(op->err, error == EFAULT ? -ENOMEM : -error,
 				     "%s: populating stopped after %" PRIu64 " of %" PRIu64 " bytes: %s", op->label,
-				     atomic_load(&pop.done), pop.bytes, strerror(error));
+				     atomic_load(&pop.done), pop.bytes, strerror(error == EFAULT ? ENOMEM : error));
 	if (op->config->progress)
 		op->config->progress(op->config->opaque, pop.bytes, pop.bytes);
 	return 0;
@@ -722,6 +776,7 @@ static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_p
 	struct opening op = { .spec = spec, .config = config, .err = err };
 	uint32_t granule_bytes = config->granule_bytes ? config->granule_bytes : 4096;
 	struct okv_embedded_pool *pool;
+	struct okv_huge_advice advice;
 	char path[32];
 	int ret;
 
@@ -750,11 +805,9 @@ static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_p
 		goto err_unmap;
 	if (pool->page_kind == OMNIKV_PAGES_SMALL) {
 		if (config->flags & OMNIKV_POOL_F_REQUIRE_HUGE) {
-			ret = okv_error_set(err, -ENOMEM,
-					    "%s: %" PRIu64 " huge pages needed, %" PRIu64
-					    " free; as root: echo %" PRIu64 " > /proc/sys/vm/nr_hugepages",
-					    op.label, pool->map_bytes / OKV_HUGE_BYTES,
-					    read_number(NODE_DIR "free_hugepages"), pool->map_bytes / OKV_HUGE_BYTES);
+			huge_advice(pool->map_bytes, &advice);
+			ret = okv_error_set(err, -ENOMEM, "%s: %s; as root: %s", op.label, advice.found,
+					    advice.command);
 			goto err_unmap;
 		}
 		if (!spec->name)
@@ -789,6 +842,8 @@ static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_p
 
 err_unmap:
 	unmap_whole(pool);
+	if (spec->name)
+		undo_file(&op);
 	close_fds(pool);
 	free(pool);
 	return ret;

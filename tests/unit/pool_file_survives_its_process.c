@@ -15,7 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -431,18 +433,19 @@ static void an_open_pool_is_not_clean_on_its_disk(void **state)
 
 static void a_pool_whose_making_was_cut_short_is_made_anew(void **state)
 {
-	struct okv_failpoint point = { .name = "pool.create_file", .error = EIO };
+	struct okv_pool_header header;
+	unsigned char page[4096] = { 0 };
 	struct omnikv_pool *pool;
-	struct omnikv_error err;
-	struct stat st;
+	int fd;
 
 	(void)state;
-	assert_int_equal(okv_failpoint_arm(&point), 0);
-	assert_int_equal(omnikv_pool_open(spec, NULL, &pool, &err), -EIO);
-	okv_failpoint_disarm_all();
-	/* The header is there, and says that nothing else is. */
-	assert_int_equal(stat(path, &st), 0);
-	assert_int_equal(st.st_size, 4096);
+	/* What a process leaves that is killed there: the header, which says that nothing else is there. */
+	assert_int_equal(okv_pool_header_make(1 << 20, 4096, &header, NULL), 0);
+	okv_pool_header_seal(&header);
+	memcpy(page, &header, sizeof(header));
+	fd = open(path, O_RDWR | O_CREAT, 0600);
+	assert_int_equal(write(fd, page, sizeof(page)), sizeof(page));
+	close(fd);
 	refused(spec, OMNIKV_POOL_F_OPEN_ONLY, 0, -ENOENT, "did not finish");
 	pool = open_pool();
 	assert_int_equal(info_of(pool).free_bytes, 1 << 20);
@@ -460,6 +463,94 @@ static void a_full_file_system_is_named(void **state)
 	omnikv_pool_close(open_pool());
 }
 
+/* Opening @text fails at @name with @error. */
+static void fails_at(const char *text, const char *name, int error, int want, const char *word)
+{
+	struct okv_failpoint point = { .name = name, .error = error };
+	struct omnikv_error err = { "" };
+	struct omnikv_pool *pool;
+
+	assert_int_equal(okv_failpoint_arm(&point), 0);
+	assert_int_equal(omnikv_pool_open(text, NULL, &pool, &err), want);
+	okv_failpoint_disarm_all();
+	if (!strstr(err.text, word) || strstr(err.text, "Bad address"))
+		fail_msg("\"%s\" does not say \"%s\"", err.text, word);
+}
+
+static void a_failed_creation_leaves_no_file(void **state)
+{
+	char name[] = "/dev/shm/omnikv-room-XXXXXX", text[64];
+	struct omnikv_pool *pool;
+	struct stat st;
+	int fd;
+
+	(void)state;
+	fails_at(spec, "pool.create_file", EIO, -EIO, "");
+	assert_int_equal(stat(path, &st), -1);
+	fails_at(spec, "pool.grow_file", ENOSPC, -ENOSPC, "bytes free");
+	assert_int_equal(stat(path, &st), -1);
+
+	/* One that was there, and empty, is so again. */
+	fd = mkstemp(name);
+	assert_true(fd >= 0);
+	snprintf(text, sizeof(text), "embedded:8M:%s", name);
+	fails_at(text, "pool.populate", EFAULT, -ENOSPC, "bytes free");
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_size, 0);
+	assert_int_equal(st.st_nlink, 1);
+	close(fd);
+	unlink(name);
+	fails_at(text, "pool.populate", EFAULT, -ENOSPC, "bytes free");
+	assert_int_equal(stat(name, &st), -1);
+	/* A pool is no failed creation, whatever fails later. */
+	assert_int_equal(omnikv_pool_open(text, NULL, &pool, NULL), 0);
+	omnikv_pool_close(pool);
+	fails_at(text, "pool.populate", EFAULT, -ENOSPC, "bytes free");
+	assert_int_equal(omnikv_pool_open(text, NULL, &pool, NULL), 0);
+	omnikv_pool_close(pool);
+	unlink(name);
+}
+
+static void a_pool_larger_than_its_file_system_takes_nothing_of_it(void **state)
+{
+	char text[128], name[96];
+	struct omnikv_error err = { "" };
+	struct statfs before, after;
+	struct omnikv_pool *pool;
+	struct stat st;
+	int ret;
+
+	(void)state;
+	if (mount("none", dir, "tmpfs", 0, "size=32M"))
+		skip();
+	snprintf(name, sizeof(name), "%s/pool", dir);
+	snprintf(text, sizeof(text), "embedded:64M:%s", name);
+	ret = statfs(dir, &before);
+	if (!ret)
+		ret = omnikv_pool_open(text, NULL, &pool, &err);
+	statfs(dir, &after);
+	assert_int_equal(stat(name, &st), -1);
+	assert_int_equal(umount(dir), 0);
+	assert_int_equal(ret, -ENOSPC);
+	assert_true(after.f_bfree == before.f_bfree);
+	assert_non_null(strstr(err.text, "which has 33554432 bytes free"));
+}
+
+static void advice_on_huge_pages_keeps_those_that_are_there(void **state)
+{
+	struct okv_huge_advice advice;
+
+	(void)state;
+	/* 1000 there, 10 of them free, 512 needed: 502 are missing. */
+	okv_huge_advice_make(512, 10, 1000, &advice);
+	assert_string_equal(advice.found, "10 free huge pages where 512 are needed");
+	assert_string_equal(advice.command, "echo 1502 > /proc/sys/vm/nr_hugepages (1000 there and 502 missing)");
+	okv_huge_advice_make(4, 0, 0, &advice);
+	assert_string_equal(advice.command, "echo 4 > /proc/sys/vm/nr_hugepages (0 there and 4 missing)");
+	okv_huge_advice_make(4, 8, 8, &advice);
+	assert_string_equal(advice.command, "echo 8 > /proc/sys/vm/nr_hugepages (8 there and 0 missing)");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -473,6 +564,9 @@ int main(void)
 		TEST(an_open_pool_is_not_clean_on_its_disk),
 		TEST(a_pool_whose_making_was_cut_short_is_made_anew),
 		TEST(a_full_file_system_is_named),
+		TEST(a_failed_creation_leaves_no_file),
+		TEST(a_pool_larger_than_its_file_system_takes_nothing_of_it),
+		TEST(advice_on_huge_pages_keeps_those_that_are_there),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

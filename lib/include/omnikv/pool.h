@@ -91,7 +91,7 @@ OMNIKV_API int omnikv_size_parse(const char *text, uint64_t *bytes, struct omnik
  * Return: 0, or -EINVAL (spec, size below one granule, unaligned granule), -ENOMEM
  * (memory or huge pages short), -EBUSY (FILE is open elsewhere; @err names the holder),
  * -EBADMSG (FILE is no pool, or of another version or geometry; @err names the field),
- * -ENOENT, -ENOSPC (file system full), -EOPNOTSUPP (no module).
+ * -ENOENT, -ENOSPC (file system full), -EOPNOTSUPP (no module). A file that this call began is taken away again.
  */
 OMNIKV_API int omnikv_pool_open(const char *spec, const struct omnikv_pool_config *config,
 				struct omnikv_pool **pool, struct omnikv_error *err);
