@@ -238,7 +238,7 @@ static const struct argp okv_argp = {
 	       "Sizes are bytes, or K, M, G, T for powers of 1024. Exit status: 0 every byte was right; 1 not, or it could "
 	       "not be run; 2 wrong usage, and files named that cannot be opened or are not what they should be.\n\n"
 	       "  omnikv replay --workload chat --pool 256M --as-fast-as-possible\n"
-	       "  omnikv replay --trace conversation_trace.jsonl --model llama-3-8b --scale 64 --pool 8G --json",
+	       "  omnikv replay --trace conversation_trace.jsonl --requests 2000 --model llama-3-8b --scale 1024 --pool 1G",
 };
 
 static void okv_check_usage(const struct okv_replay_args *args)
