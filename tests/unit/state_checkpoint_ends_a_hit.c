@@ -247,6 +247,26 @@ static void going_on_after_a_loss_begins_at_a_checkpoint(void **state)
 	assert_int_equal(omnikv_manager_reset(world.manager), 7);
 }
 
+/* Without state each place between entries will do; here two groups have 1 and 4 tokens an entry. */
+static void without_state_it_goes_on_between_entries(void **state)
+{
+	struct kv_world mixed;
+	struct omnikv_seq *seq;
+
+	(void)state;
+	kv_world_open(&mixed, KV_SHAPE_MIXED, T, 64);
+	assert_int_equal(omnikv_seq_open(mixed.space, NULL, 0, NULL, &seq), 0);
+	assert_int_equal(omnikv_seq_append(seq, 3 * T + 7), 0);
+	assert_int_equal(omnikv_seq_checkpoint(seq, UINT64_MAX), 3 * T + 4);
+	assert_int_equal(omnikv_seq_checkpoint(seq, T + 4), T + 4);
+	assert_int_equal(omnikv_seq_checkpoint(seq, T + 3), T);
+	assert_int_equal(omnikv_seq_checkpoint(seq, 3), 0);
+	okv_seq_mark_lost(seq, 2 * T + 2);
+	assert_int_equal(omnikv_seq_checkpoint(seq, 3 * T), 2 * T);
+	omnikv_seq_close(seq);
+	kv_world_close(&mixed);
+}
+
 static void old_states_are_given_up(void **state)
 {
 	struct omnikv_seq *seq, *fork;
@@ -281,6 +301,7 @@ int main(void)
 		cmocka_unit_test(state_inside_a_block_is_not_published),
 		cmocka_unit_test(state_behind_a_truncation_is_gone),
 		cmocka_unit_test(going_on_after_a_loss_begins_at_a_checkpoint),
+		cmocka_unit_test(without_state_it_goes_on_between_entries),
 		cmocka_unit_test(old_states_are_given_up),
 	};
 
