@@ -166,6 +166,26 @@ static int check_config(const struct omnikv_plan_config *given, struct omnikv_pl
 	return 0;
 }
 
+/* Of the widest plane, since its size is what to look at. */
+static int fail_too_large(const struct omnikv_group *group, int g, uint32_t tokens, uint32_t granule_bytes,
+			  struct omnikv_error *err)
+{
+	const struct omnikv_plane *planes = group->planes;
+	uint32_t nr_stored = omnikv_group_stored_layers(group), widest = 0;
+	uint64_t bytes;
+	bool is_over;
+
+	for (uint32_t p = 1; p < group->nr_planes; p++)
+		if ((double)planes[p].heads * planes[p].elems * omnikv_dtype_bytes(planes[p].dtype) >
+		    (double)planes[widest].heads * planes[widest].elems * omnikv_dtype_bytes(planes[widest].dtype))
+			widest = p;
+	is_over = __builtin_mul_overflow(omnikv_group_entry_bytes(group), (uint64_t)tokens * nr_stored, &bytes);
+	return okv_layout_fail(err,
+			       "groups[%d].planes[%u].elems: %u heads of %u elems; %u tokens over %u layers do not fit an extent%s; allowed: less than 2^32 granules of %u bytes",
+			       g, widest, planes[widest].heads, planes[widest].elems, tokens, nr_stored,
+			       is_over ? " (their bytes overflow 64 bits)" : "", granule_bytes);
+}
+
 int omnikv_plan_make(const struct omnikv_layout *layout, const struct omnikv_plan_config *given,
 		     struct omnikv_plan *plan, struct omnikv_error *err)
 {
@@ -187,6 +207,10 @@ int omnikv_plan_make(const struct omnikv_layout *layout, const struct omnikv_pla
 	tokens = config.block_tokens ? config.block_tokens : layout->block_tokens;
 	if (!tokens)
 		tokens = choose_tokens(made, config.granule_bytes ? config.granule_bytes : GRANULE_BYTES_MIN);
+	/* Where some T suits every group, what stands in the way is the size: said below, for the smallest such T. */
+	for (uint32_t t = TOKENS_FIRST; !tokens && t <= TOKENS_LAST; t *= 2)
+		if (misfit(layout, t) < 0)
+			tokens = t;
 	if (!tokens) {
 		ret = okv_layout_fail(err,
 				      "block_tokens: no power of two from %u to %u suits every group's tokens_per_entry; give one",
@@ -202,10 +226,7 @@ int omnikv_plan_make(const struct omnikv_layout *layout, const struct omnikv_pla
 	granule_bytes = config.granule_bytes ? config.granule_bytes : choose_granule(made, tokens, scale);
 	g = plan_groups(made, tokens, granule_bytes, scale);
 	if (g >= 0) {
-		ret = okv_layout_fail(err,
-				      "groups[%d]: %u tokens of %llu bytes over %u layers do not fit an extent; allowed: less than 2^32 granules of %u bytes",
-				      g, tokens, (unsigned long long)omnikv_group_entry_bytes(&layout->groups[g]),
-				      omnikv_group_stored_layers(&layout->groups[g]), granule_bytes);
+		ret = fail_too_large(&layout->groups[g], g, tokens, granule_bytes, err);
 		goto out_free;
 	}
 	*plan = *made;

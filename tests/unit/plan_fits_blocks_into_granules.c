@@ -264,7 +264,15 @@ static void test_too_large_is_refused(void **state)
 	before = plan;
 	/* 2^42 a row, x 8 planes x 65536 tokens x 1024 layers = 2^71 */
 	assert_int_equal(make(65536, 0, 0, &err), -EINVAL);
-	assert_non_null(strstr(err.text, "groups[0]: 65536 tokens of 35184372088832 bytes over 1024 layers do not fit"));
+	assert_non_null(strstr(err.text, "groups[0].planes["));
+	assert_non_null(strstr(err.text, "65536 tokens over 1024 layers do not fit"));
+	assert_non_null(strstr(err.text, "overflow 64 bits"));
+	layout.block_tokens = 0;
+	/* With T left to choose too: the fields are at fault, not tokens_per_entry. 2^45 x 16 x 1024 fits 64 bits. */
+	assert_int_equal(make(0, 0, 0, &err), -EINVAL);
+	assert_null(strstr(err.text, "tokens_per_entry"));
+	assert_non_null(strstr(err.text, "groups[0].planes["));
+	assert_non_null(strstr(err.text, "elems; 16 tokens over 1024 layers do not fit"));
 	/* 2^59 fits 64 bits, not 2^32 granules of 4 KiB */
 	assert_int_equal(make(16, 4096, 0, &err), -EINVAL);
 	assert_non_null(strstr(err.text, "granules of 4096 bytes"));
