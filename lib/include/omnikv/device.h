@@ -91,6 +91,7 @@ OMNIKV_API uint64_t omnikv_hbm_bytes(const struct omnikv_hbm *hbm);
  * blocks and launching calls. On "sim" work is queued and runs when the device is polled.
  */
 OMNIKV_API int omnikv_stream_create(struct omnikv_device *dev, struct omnikv_stream **stream);
+/** Its work must be done (omnikv_stream_sync()): what has not run is dropped, and its events never fire. */
 OMNIKV_API void omnikv_stream_destroy(struct omnikv_stream *stream);
 /**
  * A "kernel": @fn(@arg) runs when the stream gets there, then @duration_ns of device time pass. @fn may be
@@ -107,6 +108,7 @@ OMNIKV_API int omnikv_stream_sync(struct omnikv_stream *stream, uint64_t timeout
 
 /** A new event has not fired. */
 OMNIKV_API int omnikv_event_create(struct omnikv_device *dev, struct omnikv_event **event);
+/** Nothing may still fire it or wait for it: no stream, no request of a ring. Not checked. */
 OMNIKV_API void omnikv_event_destroy(struct omnikv_event *event);
 /** Back to not fired; nothing may be waiting for it. */
 OMNIKV_API void omnikv_event_reset(struct omnikv_event *event);

@@ -78,6 +78,8 @@ OMNIKV_API void omnikv_pipe_destroy(struct omnikv_pipe *pipe);
  * struct omnikv_step_seq - one sequence of a step
  * @hist_tokens: leading tokens that the step loads; they must be stored already
  * @new_tokens:  tokens that the step computes, behind the history; omnikv_seq_append() has made room
+ * @lane:        what the tokens are for: omnikv_view_lane() selects by it. VERIFY also keeps them as drafts, where the
+ *               pipe has draft_tokens; nothing else depends on it
  */
 struct omnikv_step_seq {
 	struct omnikv_seq	*seq;
@@ -179,9 +181,12 @@ OMNIKV_API int omnikv_view_expect(const struct omnikv_plan *plan, const struct o
 
 /**
  * omnikv_step_begin() - queue the first loads of a step
+ * @seqs:  [nr_seqs] each sequence once, of the pipe's space, with at least one token; copied
+ * @flags: OMNIKV_STEP_F_*, or 0
  *
  * Return: 0, or -EAGAIN (ring full, or a step is under way), -ENOSPC (more tokens or sequences
- * than the pipe has room for), -ENODATA (live KV lost), -EINVAL (tokens outside the sequence).
+ * than the pipe has room for), -ENODATA (live KV lost), -EINVAL (tokens outside the sequence, an unknown lane
+ * or flag, a sequence twice or of another space, none at all).
  */
 OMNIKV_API int omnikv_step_begin(struct omnikv_pipe *pipe, const struct omnikv_step_seq *seqs, uint32_t nr_seqs,
 				 uint32_t flags, struct omnikv_step **step);
@@ -197,7 +202,12 @@ OMNIKV_API int omnikv_layer_acquire(struct omnikv_step *step, uint32_t layer, st
  * Return: 1 with @view, 0 when that was the last tile (@view is not written), or an error as of acquire and release.
  */
 OMNIKV_API int omnikv_view_next_tile(struct omnikv_step *step, struct omnikv_stream *stream, struct omnikv_view *view);
-/** After the layer's attention kernel: its new rows are stored, its buffer may be loaded for a later layer. */
+/**
+ * After the layer's attention kernel: its new rows are stored, its buffer may be loaded for a later layer.
+ *
+ * Return: 0, or -EINVAL (not the layer that was acquired last, or not its last tile), or the error that the step has
+ * had already: end it.
+ */
 OMNIKV_API int omnikv_layer_release(struct omnikv_step *step, uint32_t layer, struct omnikv_stream *stream);
 
 /** What a failed step could not do. */
@@ -214,12 +224,16 @@ struct omnikv_step_error {
  * Return: 0: every load was right and every store is in the pool. -EUCLEAN: a kernel wrote what it must not (debug
  * views; omnikv_pipe_report() says where). -ENODATA, -EIO, -EBADMSG, -ETIME:
  * the results of this step must not be used; the engine recomputes from omnikv_seq_checkpoint(first_lost_token),
- * the other sequences of the step from omnikv_seq_checkpoint(hist_tokens).
+ * the other sequences of the step from omnikv_seq_checkpoint(hist_tokens). -ECANCELED: ended before its last layer
+ * was released (@error names the first that was not); likewise.
  * Kernels of a layer that was acquired but not released are the caller's to wait for.
  * The step is gone in any case.
  */
 OMNIKV_API int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *error);
-/** Withdraw @seq from its step: its transfers are cancelled, its memory is given up when they are over. Returns at once. */
+/**
+ * Withdraw @seq from its step: its transfers are cancelled, its memory is given up when they are over. Returns at once.
+ * Its new tokens count as lost until they are stored again. -ENOENT: not in the step, or withdrawn already.
+ */
 OMNIKV_API int omnikv_seq_abort(struct omnikv_step *step, struct omnikv_seq *seq);
 
 /**

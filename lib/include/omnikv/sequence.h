@@ -71,7 +71,7 @@ OMNIKV_API int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork)
 /**
  * omnikv_seq_commit() - publish blocks, so that lookups find them
  * @keys:  [nr_keys] keys of the sequence's first full blocks, from its start; those already
- *         committed are skipped
+ *         committed are skipped: their keys are not compared with those that they were committed under
  * @tail:  key of the partial tail, published as well; NULL: the tail stays private
  *
  * The caller has seen all stores into these blocks complete. A block whose key is cached
