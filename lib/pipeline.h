@@ -144,6 +144,7 @@ struct omnikv_pipe {
 	uint32_t		nr_drafts;	/* sequences of that step */
 	struct omnikv_event	*accepted_event;
 	const uint32_t		*accepted;	/* device memory; NULL: not decided there */
+	struct okv_pipe_op	gather;		/* of omnikv_drafts_commit() */
 	/* Storage of all operations, grown at step begin. */
 	struct okv_pipe_stage	*stages;
 	struct okv_pipe_tile	*tiles;

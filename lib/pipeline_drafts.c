@@ -87,7 +87,7 @@ static int plane_gather(struct omnikv_pipe *pipe, struct okv_pipe_op *op, const 
 static int drafts_store(struct omnikv_pipe *pipe, const struct okv_pipe_draft *draft, const uint32_t *accepted, uint32_t nr)
 {
 	size_t planes = 0, per_plane = 2 * (size_t)nr + 2;
-	struct okv_pipe_op op;
+	struct okv_pipe_op *op = &pipe->gather;
 	uint32_t l, g, p;
 	int ret;
 
@@ -98,33 +98,32 @@ static int drafts_store(struct omnikv_pipe *pipe, const struct okv_pipe_draft *d
 	ret = okv_pipe_reserve(pipe, planes * per_plane, planes * (nr + 1), 1);
 	if (ret)
 		return ret;
-	okv_pipe_op_begin(pipe, &op, 0, OKV_PIPE_STORE);
+	okv_pipe_op_begin(pipe, op, 0, OKV_PIPE_STORE);
 	for (l = 0; l < pipe->nr_layers; l++) {
 		for (g = 0; g < pipe->layers[l].nr_groups; g++) {
 			const struct okv_pipe_group *lg = &pipe->layers[l].groups[g];
 
 			for (p = 0; p < pipe->plan->layout.groups[lg->group].nr_planes && !ret; p++)
-				ret = plane_gather(pipe, &op, draft, lg, p, accepted, nr);
+				ret = plane_gather(pipe, op, draft, lg, p, accepted, nr);
 		}
 	}
-	okv_pipe_op_finish(pipe, &op);
-	if (ret || op.nr_pieces == 0)
+	okv_pipe_op_finish(pipe, op);
+	if (ret || op->nr_pieces == 0)
 		return ret;
 	pipe->step.nr_pending = 0;
-	ret = okv_pipe_submit(&pipe->step, &op, NULL, NULL);
+	ret = okv_pipe_submit(&pipe->step, op, NULL, NULL);
 	if (ret)
 		return ret;
 	ret = okv_pipe_reap(&pipe->step);
 	if (ret) {
-		/* What cannot be recalled names memory of this call: leaving it is worse than waiting. */
-		while (okv_pipe_reap(&pipe->step) == -ETIME)
-			;
+		/* What outlived its deadline cannot be recalled: the pipe stays busy with it. */
+		pipe->step.is_open = true;
 		return ret;
 	}
-	if (op.res < 0)
-		return op.res == -ESTALE ? -ENODATA : (int)op.res;
-	pipe->stats.bytes_stored += (uint64_t)op.res;
-	pipe->stats.pieces_stored += op.nr_pieces;
+	if (op->res < 0)
+		return op->res == -ESTALE ? -ENODATA : (int)op->res;
+	pipe->stats.bytes_stored += (uint64_t)op->res;
+	pipe->stats.pieces_stored += op->nr_pieces;
 	return 0;
 }
 
