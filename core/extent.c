@@ -90,6 +90,20 @@ static void run_class(uint32_t nr, unsigned int *fl, unsigned int *sl)
 	*sl = (nr >> (top - OKV_RUN_SL_SHIFT)) & (OKV_RUN_SL_NR - 1);
 }
 
+/*
+ * Records of a named pool lie in a file that others may write: a free run is believed where it can
+ * be one, so that overwritten records end in -ENOSPC and not in a walk outside of the map.
+ */
+static bool run_is_sane(const struct okv_extent_map *map, uint32_t first)
+{
+	uint32_t nr;
+
+	if (first >= map->nr_granules || bit_is_used(map, first))
+		return false;
+	nr = map->recs[first].nr;
+	return nr && nr <= map->nr_granules - first && map->recs[first + nr - 1].nr == nr;
+}
+
 static void run_link(struct okv_extent_map *map, uint32_t first, uint32_t nr)
 {
 	struct okv_extent_rec *rec = &map->recs[first];
@@ -102,7 +116,7 @@ static void run_link(struct okv_extent_map *map, uint32_t first, uint32_t nr)
 	rec->a = next;
 	rec->b = OKV_EXTENT_NONE;
 	map->recs[first + nr - 1].nr = nr;
-	if (next != OKV_EXTENT_NONE)
+	if (next < map->nr_granules)
 		map->recs[next].b = first;
 	map->heads[fl][sl] = first;
 	map->sl_bits[fl] |= 1u << sl;
@@ -116,9 +130,9 @@ static void run_unlink(struct okv_extent_map *map, uint32_t first)
 	unsigned int fl, sl;
 
 	run_class(rec->nr, &fl, &sl);
-	if (rec->a != OKV_EXTENT_NONE)
+	if (rec->a < map->nr_granules)
 		map->recs[rec->a].b = rec->b;
-	if (rec->b != OKV_EXTENT_NONE) {
+	if (rec->b < map->nr_granules) {
 		map->recs[rec->b].a = rec->a;
 	} else {
 		map->heads[fl][sl] = rec->a;
@@ -148,7 +162,7 @@ static void run_free(struct okv_extent_map *map, uint32_t first, uint32_t nr)
 	uint32_t end = first + nr;
 
 	bits_change(map, first, nr, false);
-	if (end < map->nr_granules && !bit_is_used(map, end) && !is_border(map, end)) {
+	if (run_is_sane(map, end) && !is_border(map, end)) {
 		uint32_t right = map->recs[end].nr;
 
 		run_unlink(map, end);
@@ -157,9 +171,11 @@ static void run_free(struct okv_extent_map *map, uint32_t first, uint32_t nr)
 	if (first && !bit_is_used(map, first - 1) && !is_border(map, first)) {
 		uint32_t left = map->recs[first - 1].nr;
 
-		run_unlink(map, first - left);
-		first -= left;
-		nr += left;
+		if (left <= first && run_is_sane(map, first - left) && map->recs[first - left].nr == left) {
+			run_unlink(map, first - left);
+			first -= left;
+			nr += left;
+		}
 	}
 	run_link(map, first, nr);
 }
@@ -171,28 +187,28 @@ static void run_free(struct okv_extent_map *map, uint32_t first, uint32_t nr)
 static uint32_t run_find(const struct okv_extent_map *map, uint32_t nr)
 {
 	unsigned int fl, sl;
-	uint32_t run;
+	uint32_t run, steps = 0;
 
 	if (!map->fl_bits)
 		return OKV_EXTENT_NONE;
 	fl = 31 - (unsigned int)__builtin_clz(map->fl_bits);
 	sl = 31 - (unsigned int)__builtin_clz(map->sl_bits[fl]);
-	for (run = map->heads[fl][sl]; run != OKV_EXTENT_NONE; run = map->recs[run].a)
+	for (run = map->heads[fl][sl]; run_is_sane(map, run) && steps++ < map->nr_granules; run = map->recs[run].a)
 		if (map->recs[run].nr >= nr)
-			break;
-	return run;
+			return run;
+	return OKV_EXTENT_NONE;
 }
 
 uint32_t okv_extent_map_largest(const struct okv_extent_map *map)
 {
 	unsigned int fl, sl;
-	uint32_t run, largest = 0;
+	uint32_t run, steps = 0, largest = 0;
 
 	if (!map->fl_bits)
 		return 0;
 	fl = 31 - (unsigned int)__builtin_clz(map->fl_bits);
 	sl = 31 - (unsigned int)__builtin_clz(map->sl_bits[fl]);
-	for (run = map->heads[fl][sl]; run != OKV_EXTENT_NONE; run = map->recs[run].a)
+	for (run = map->heads[fl][sl]; run_is_sane(map, run) && steps++ < map->nr_granules; run = map->recs[run].a)
 		if (map->recs[run].nr > largest)
 			largest = map->recs[run].nr;
 	return largest;
@@ -582,7 +598,7 @@ static bool run_begins(const struct okv_extent_map *map, uint32_t granule, uint3
 		return false;
 	if (granule && !bit_is_used(map, granule - 1) && !is_border(map, granule))
 		return false;
-	return map->recs[granule].nr >= nr;
+	return map->recs[granule].nr >= nr && run_is_sane(map, granule);
 }
 
 int okv_extent_alloc(struct okv_extent_map *map, uint32_t nr, uint32_t count,
@@ -612,7 +628,7 @@ int okv_extent_alloc(struct okv_extent_map *map, uint32_t nr, uint32_t count,
 		len = map->recs[run].nr;
 		fit = len / nr < count - done ? len / nr : count - done;
 		taken = fit * nr;
-		if (map->recs[run].a != OKV_EXTENT_NONE)
+		if (map->recs[run].a < map->nr_granules)
 			OKV_PREFETCH_W(&map->recs[map->recs[run].a]);
 		run_unlink(map, run);
 		if (taken < len)

@@ -34,7 +34,7 @@ static void give_up_with(int byte)
 	struct kv_story story = { 0 };
 	struct omnikv_error err;
 	struct kv_world world;
-	struct omnikv_seq *seq, *fork;
+	struct omnikv_seq *seq, *fork, *late;
 
 	kv_world_open(&world, KV_SHAPE_HYBRID, T, 40);
 	for (uint32_t i = 0; i < 10 * T; i++)
@@ -49,6 +49,12 @@ static void give_up_with(int byte)
 	assert_true(stats.extents_lost == 0);
 
 	overwrite(world.pool, byte);
+	/* Whether there is room is anybody's guess now. */
+	(void)omnikv_seq_append(fork, T);
+	late = kv_open(&world, &story, false);
+	(void)omnikv_seq_append(late, 40 * T);
+	(void)kv_commit(&world, late, &story, false);
+	omnikv_seq_close(late);
 	omnikv_seq_close(seq);
 	omnikv_seq_close(fork);
 	(void)omnikv_manager_reset(world.manager);
