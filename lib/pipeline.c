@@ -310,6 +310,9 @@ static void reap_one(struct omnikv_step *step, const struct omnikv_cqe *cqe)
 {
 	struct okv_pipe_op *op = (struct okv_pipe_op *)(uintptr_t)cqe->user_data;
 
+	/* What was taken back before the ring had it. */
+	if (!op)
+		return;
 	if (!(cqe->flags & OMNIKV_CQE_F_NOTIF))
 		op->res = cqe->res;
 	if ((cqe->flags & OMNIKV_CQE_F_MORE) || !op->is_pending)
@@ -642,12 +645,16 @@ int okv_pipe_submit(struct omnikv_step *step, struct okv_pipe_op *op, struct omn
 
 		ret = omnikv_wait_cqe(pipe->ring, &cqe, OKV_REAP_TIMEOUT_NS);
 		if (ret)
-			return ret;
+			break;
 		reap_one(step, cqe);
 		omnikv_cqe_seen(pipe->ring, cqe);
 	}
-	if (ret < 0)
+	if (ret < 0) {
+		/* The slot stays filled, and the next submission takes it along: with nothing to do. */
+		memset(sqe, 0, sizeof(*sqe));
+		omnikv_prep_nop(sqe);
 		return ret;
+	}
 	op->is_pending = true;
 	step->nr_pending++;
 	return 0;
@@ -970,8 +977,8 @@ int omnikv_step_begin(struct omnikv_pipe *pipe, const struct omnikv_step_seq *se
 	ret = load_ahead(step);
 	if (ret) {
 		/* Nothing has been computed: what was queued is harmless, but must end first. */
-		okv_pipe_reap(step);
-		step->is_open = false;
+		if (!okv_pipe_reap(step))
+			step->is_open = false;
 		return ret;
 	}
 	pipe->stats.nr_steps++;

@@ -578,6 +578,50 @@ static void tails_around_block_ends_are_byte_exact(void **state)
 	unsetenv("OMNIKV_DEBUG");
 }
 
+/* A full ring refuses the step; what was filled for it does not come along with the next one. */
+static void one_full_ring(const struct toy_config *config)
+{
+	struct omnikv_cqe *cqe;
+	struct omnikv_sqe *sqe;
+	struct toy_engine e;
+	struct toy_seq a;
+	uint32_t nr;
+
+	toy_engine_open(&e, config);
+	toy_seq_open(&e, &a, 85, 96);
+	assert_int_equal(extend(&e, &a, 96, NULL), 0);
+	assert_int_equal(toy_seq_commit(&e, &a, false), 6);
+	a.hist_tokens = 96;
+	a.new_tokens = 0;
+	/* The toy engine's ring has 1024 completion slots. */
+	for (nr = 0; nr < 1024; nr++) {
+		while (!(sqe = omnikv_get_sqe(e.ring)))
+			;
+		omnikv_prep_nop(sqe);
+		sqe->user_data = 1;
+		assert_int_equal(omnikv_submit(e.ring), 1);
+	}
+	assert_true(toy_step(&e, &a, 1, NULL) < 0);
+	while (nr) {
+		assert_int_equal(omnikv_wait_cqe(e.ring, &cqe, 10ull * 1000 * 1000 * 1000), 0);
+		nr -= cqe->user_data == 1;
+		omnikv_cqe_seen(e.ring, cqe);
+	}
+	a.wrong_bytes = 0;
+	assert_int_equal(toy_step(&e, &a, 1, NULL), 0);
+	assert_int_equal(a.wrong_bytes, 0);
+	/* Each operation of the step has ended with it. */
+	assert_int_equal(omnikv_peek_cqe(e.ring, &cqe), -EAGAIN);
+	omnikv_seq_close(a.seq);
+	toy_engine_close(&e);
+}
+
+static void a_full_ring_refuses_the_step_and_forgets_it(void **state)
+{
+	(void)state;
+	over_everything(one_full_ring);
+}
+
 /* Random prompts over a few streams, chunked at random, in batches, with failing transfers: never a wrong byte. */
 static void one_random_run(const struct toy_config *config)
 {
@@ -650,6 +694,7 @@ int main(void)
 		cmocka_unit_test(a_step_that_stores_nothing_ends_with_its_kernels),
 		cmocka_unit_test(accepted_drafts_are_stored_and_others_leave_no_trace),
 		cmocka_unit_test(tails_around_block_ends_are_byte_exact),
+		cmocka_unit_test(a_full_ring_refuses_the_step_and_forgets_it),
 		cmocka_unit_test(random_batches_never_show_a_wrong_byte),
 	};
 
