@@ -36,8 +36,8 @@
 #define OKV_EXTENT_REFS_MAX	0x00ffffffu
 #define OKV_EXTENT_SEGMENTS_MAX	64u
 #define OKV_EXTENT_NONE		0xffffffffu
-/** Most granules of a map; 16 TiB of 4-KiB granules. */
-#define OKV_EXTENT_GRANULES_MAX	0xfffffff0u
+/** Most granules of a map; 16 TiB of 4-KiB granules, less what keeps walks by 64 from wrapping. */
+#define OKV_EXTENT_GRANULES_MAX	0xffffff00u
 
 /**
  * struct okv_extent_rec - one granule

@@ -16,7 +16,7 @@
 #define OKV_POOL_MAGIC		0x31564b494e4d4f00ull
 #define OKV_POOL_VERSION	1u
 #define OKV_POOL_HEADER_BYTES	4096u
-#define OKV_POOL_GRANULES_MAX	0xfffffff0ull
+#define OKV_POOL_GRANULES_MAX	0xffffff00ull
 
 /**
  * struct okv_pool_header - first bytes of the file
