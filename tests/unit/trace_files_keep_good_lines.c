@@ -117,6 +117,41 @@ static void ids_have_one_parent(void **state)
 	okv_trace_fini(&trace);
 }
 
+static int detect(const char *text, enum okv_trace_format *format, struct omnikv_error *err)
+{
+	FILE *stream = *text ? fmemopen((void *)text, strlen(text), "r") : fopen("/dev/null", "r");
+	int ret;
+
+	assert_non_null(stream);
+	err->text[0] = 0;
+	ret = okv_trace_detect_file(stream, format, err);
+	fclose(stream);
+	return ret;
+}
+
+/* By the first line that says anything; what says nothing, or cannot be read, is told apart. */
+static void format_is_known_by_the_first_line(void **state)
+{
+	enum okv_trace_format format = OKV_TRACE_AUTO;
+	struct omnikv_error err;
+	FILE *folder;
+
+	(void)state;
+	assert_int_equal(detect("\n \t\r\n{\"timestamp\": 5, \"input_length\": 9, \"hash_ids\": [1]}\nx", &format, &err), 0);
+	assert_int_equal(format, OKV_TRACE_MOONCAKE);
+	assert_int_equal(detect("", &format, &err), -ENODATA);
+	assert_string_equal(err.text, "is empty");
+	assert_int_equal(detect("\n\n  \n", &format, &err), -ENODATA);
+	assert_int_equal(detect("neither\n", &format, &err), -EINVAL);
+	assert_true(err.text[0] != 0);
+	folder = fopen("/", "r");
+	assert_non_null(folder);
+	assert_int_equal(okv_trace_detect_file(folder, &format, &err), -EIO);
+	assert_string_equal(err.text, strerror(EIO));
+	fclose(folder);
+	assert_int_equal(format, OKV_TRACE_MOONCAKE);
+}
+
 static void strict_stops_at_the_first(void **state)
 {
 	struct omnikv_error err = { "" };
@@ -351,6 +386,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bad_lines_are_named_and_counted),
 		cmocka_unit_test(ids_have_one_parent),
+		cmocka_unit_test(format_is_known_by_the_first_line),
 		cmocka_unit_test(strict_stops_at_the_first),
 		cmocka_unit_test(long_lines_and_io_errors),
 		cmocka_unit_test(merged_by_time_and_stable),
