@@ -1334,6 +1334,7 @@ static void step_settle(struct omnikv_step *step, int ret, const struct omnikv_s
 int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *out)
 {
 	struct omnikv_step_error error = { 0 };
+	uint32_t i;
 	int ret;
 
 	if (!step->is_open)
@@ -1342,7 +1343,13 @@ int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *out)
 	if (!ret)
 		ret = kernels_wait(step);
 	if (ret) {
-		/* What outlived its deadline cannot be recalled: the pipe stays busy with it. */
+		/*
+		 * What outlived its deadline cannot be recalled: the pipe stays busy with it. The
+		 * sequences are the caller's again, and what was not stored stays out of the cache.
+		 */
+		step_settle(step, ret, &error);
+		for (i = 0; i < step->nr_seqs; i++)
+			step->seqs[i].seq = NULL;
 		return ret;
 	}
 	step->is_open = false;

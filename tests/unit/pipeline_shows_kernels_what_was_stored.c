@@ -578,6 +578,48 @@ static void tails_around_block_ends_are_byte_exact(void **state)
 	unsetenv("OMNIKV_DEBUG");
 }
 
+/* Kernels that never run: the step ends with -ETIME, and nothing of it can be published. */
+static void rows_of_a_step_that_never_ends_are_not_published(void **state)
+{
+	struct omnikv_event *never;
+	struct omnikv_stream *other;
+	struct omnikv_step_seq ss = { 0 };
+	struct omnikv_step *step;
+	struct omnikv_view view;
+	struct toy_config c;
+	struct toy_engine e;
+	struct toy_seq a;
+	uint32_t l;
+
+	(void)state;
+	layouts_make();
+	c = config_of("sim", FULL, NR_LAYERS);
+	toy_engine_open(&e, &c);
+	assert_int_equal(omnikv_event_create(e.dev, &never), 0);
+	assert_int_equal(omnikv_stream_create(e.dev, &other), 0);
+	toy_seq_open(&e, &a, 87, 96);
+	assert_int_equal(omnikv_seq_append(a.seq, 96), 0);
+	ss.seq = a.seq;
+	ss.new_tokens = 96;
+	assert_int_equal(omnikv_stream_wait(e.stream, never), 0);
+	assert_int_equal(omnikv_step_begin(e.pipe, &ss, 1, 0, &step), 0);
+	for (l = 0; l < NR_LAYERS; l++) {
+		assert_int_equal(omnikv_layer_acquire(step, l, e.stream, &view), 0);
+		assert_int_equal(omnikv_stream_launch(e.stream, 1000, NULL, NULL), 0);
+		assert_int_equal(omnikv_layer_release(step, l, e.stream), 0);
+	}
+	assert_int_equal(omnikv_step_end(step, NULL), -ETIME);
+	assert_int_equal(toy_seq_commit(&e, &a, false), -EIO);
+	omnikv_seq_close(a.seq);
+	/* The pipe is busy until the kernels have run. */
+	assert_int_equal(omnikv_stream_record(other, never), 0);
+	assert_int_equal(omnikv_stream_sync(e.stream, 10ull * 1000 * 1000 * 1000), 0);
+	omnikv_step_end(step, NULL);
+	omnikv_stream_destroy(other);
+	omnikv_event_destroy(never);
+	toy_engine_close(&e);
+}
+
 /* A full ring refuses the step; what was filled for it does not come along with the next one. */
 static void one_full_ring(const struct toy_config *config)
 {
@@ -695,6 +737,7 @@ int main(void)
 		cmocka_unit_test(accepted_drafts_are_stored_and_others_leave_no_trace),
 		cmocka_unit_test(tails_around_block_ends_are_byte_exact),
 		cmocka_unit_test(a_full_ring_refuses_the_step_and_forgets_it),
+		cmocka_unit_test(rows_of_a_step_that_never_ends_are_not_published),
 		cmocka_unit_test(random_batches_never_show_a_wrong_byte),
 	};
 

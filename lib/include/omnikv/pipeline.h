@@ -227,7 +227,8 @@ struct omnikv_step_error {
  * the other sequences of the step from omnikv_seq_checkpoint(hist_tokens). -ECANCELED: ended before its last layer
  * was released (@error names the first that was not); likewise.
  * Kernels of a layer that was acquired but not released are the caller's to wait for.
- * The step is gone in any case.
+ * The step is gone in any case, but for -ETIME where something cannot be recalled: then its sequences are the
+ * caller's again, and the pipe is busy (-EAGAIN at begin) until another omnikv_step_end() returns otherwise.
  */
 OMNIKV_API int omnikv_step_end(struct omnikv_step *step, struct omnikv_step_error *error);
 /**
