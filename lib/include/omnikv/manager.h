@@ -2,8 +2,8 @@
 /*
  * The memory manager: prefix index, admission, eviction, namespaces, counters.
  *
- * Policy over one pool, embedded in the engine's process. Calls may come from any thread;
- * none waits for another's transfer.
+ * Policy over one pool, embedded in the engine's process or in omnikvd, to which engines attach. Calls
+ * may come from any thread; none waits for another's transfer.
  */
 #ifndef OMNIKV_MANAGER_H
 #define OMNIKV_MANAGER_H
@@ -49,7 +49,46 @@ struct omnikv_manager_config {
  */
 OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
 				     struct omnikv_manager **manager, struct omnikv_error *err);
-/** Frees every cached block. Sequences and matches must be closed. */
+
+#define OMNIKV_ATTACH_F_ALL	0x0u
+
+/**
+ * struct omnikv_attach_config - how to attach to omnikvd
+ * @flags:         OMNIKV_ATTACH_F_*
+ * @deadline_ms:   of each request to the daemon, 1 to 600,000; 0 is 1000
+ * @reserve_bytes: of the pool, granted now and kept for appends while the daemon does not answer; 0: none
+ * @name:          of this process in status and logs, at most 63 bytes; NULL: the program's name
+ * @session:       number of the agent or conversation that this process serves; 0: none. What it uses counts as
+ *                 that session's for hints of next use
+ */
+struct omnikv_attach_config {
+	size_t			size;
+	uint32_t		flags;
+	uint32_t		deadline_ms;
+	uint64_t		reserve_bytes;
+	const char		*name;
+	uint64_t		session;
+};
+
+/**
+ * omnikv_manager_attach() - a manager whose index, eviction and pool are those of a running omnikvd
+ * @socket:  path; NULL: the system's
+ * @config:  NULL for defaults
+ * @manager: end with omnikv_manager_destroy(); its client and pool (omnikv_manager_client(), omnikv_client_pool())
+ *           end with it
+ *
+ * Every call on spaces, matches, sequences and pipelines holds as for a manager of one's own. What one process
+ * commits all others hit, where it lies in the pool; leases end with their process. While the daemon is away
+ * lookups find what this process uses itself, commits wait in a bounded queue, appends take from the reserve;
+ * when it is back, all goes on by itself.
+ *
+ * Return: 0, or -ENOENT, -ECONNREFUSED (nobody serves @socket), -EACCES, -EPERM (the daemon refuses this user),
+ * -EPROTO (no version of the protocol in common), -ETIME (no answer), -ENOMEM, -EINVAL, each with one line in @err.
+ */
+OMNIKV_API int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config *config,
+				     struct omnikv_manager **manager, struct omnikv_error *err);
+
+/** Frees every cached block; an attached one only lets go of them. Sequences and matches must be closed. */
 OMNIKV_API void omnikv_manager_destroy(struct omnikv_manager *manager);
 OMNIKV_API struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager);
 
