@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "error.h"
 #include "manager/space.h"
@@ -20,6 +21,9 @@
 #include "sequence.h"
 
 #define OKV_EVICT_BATCH		64u
+/* The staging reserve where none was asked for: this part of the pool, at most so much. */
+#define OKV_STAGING_SHIFT	6
+#define OKV_STAGING_MAX		(UINT64_C(1) << 30)
 
 /* ---- visits, pins, private blocks ----------------------------------------------------------- */
 
@@ -46,6 +50,7 @@ void okv_visit_flush(struct okv_visit *visit)
 			if (omnikv_extent_free(manager->client, &visit->extents[i], 1))
 				manager->stats.extents_lost++;
 	}
+	manager->nr_given += visit->nr_extents;
 	visit->nr_extents = 0;
 }
 
@@ -54,8 +59,37 @@ void okv_visit_leave(struct okv_visit *visit)
 	if (!visit->is_inside)
 		return;
 	okv_visit_flush(visit);
+	if (visit->manager->nr_waiting)
+		pthread_cond_broadcast(&visit->manager->room);
 	pthread_mutex_unlock(&visit->manager->lock);
 	visit->is_inside = false;
+}
+
+/* Grows whenever memory or a lease is given up. */
+static uint64_t okv_nr_given_up(const struct omnikv_manager *manager)
+{
+	uint64_t nr = manager->nr_given;
+
+	for (const struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next)
+		nr += shelf->nr_unpins;
+	return nr;
+}
+
+bool okv_visit_wait(struct okv_visit *visit, uint64_t until_ns)
+{
+	struct omnikv_manager *manager = visit->manager;
+	struct timespec until = { .tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000 };
+	uint64_t seen;
+	int ret;
+
+	okv_visit_flush(visit);
+	seen = okv_nr_given_up(manager);
+	manager->nr_waiting++;
+	do
+		ret = pthread_cond_timedwait(&manager->room, &manager->lock, &until);
+	while (!ret && okv_nr_given_up(manager) == seen);
+	manager->nr_waiting--;
+	return !ret;
 }
 
 void okv_visit_give(struct okv_visit *visit, const struct omnikv_extent *extent)
@@ -89,6 +123,7 @@ void okv_pin_drop(struct okv_pin *pin)
 	if (!okv_pin_is_active(pin))
 		return;
 	okv_index_unpin(pin->shelf->index, pin->entry);
+	pin->shelf->nr_unpins++;
 	pin->shelf->pin_blocks -= pin->nr_blocks;
 	pin->prev->next = pin->next;
 	pin->next->prev = pin->prev;
@@ -122,6 +157,7 @@ int okv_pin_move(struct okv_shelf *shelf, struct okv_pin *pin, uint32_t entry, u
 	if (ret)
 		return ret;
 	okv_index_unpin(shelf->index, pin->entry);
+	shelf->nr_unpins++;
 	shelf->pin_blocks += (uint64_t)nr_blocks - pin->nr_blocks;
 	pin->entry = entry;
 	pin->nr_blocks = nr_blocks;
@@ -365,6 +401,7 @@ static uint32_t okv_wants_try(struct okv_visit *visit, struct okv_want *wants, u
 int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants)
 {
 	struct omnikv_manager *manager = visit->manager;
+	uint64_t keep = visit->is_staging ? 0 : manager->staging_granules;
 	uint64_t need = 0, step = 0, free_granules, used;
 	int ret;
 
@@ -374,15 +411,15 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
 
 	free_granules = okv_pool_free_granules(manager->pool);
 	ret = -ENOSPC;
-	if (need > manager->nr_granules)
+	if (need > manager->nr_granules - keep)
 		goto err;
-	if (need > free_granules) {
-		if (!okv_can_make_room(manager, need))
+	if (need && need + keep > free_granules) {
+		if (!okv_can_make_room(manager, need + keep))
 			goto err;
 		ret = -EAGAIN;
 		if (visit->is_saving)
 			goto err;
-		okv_evict_lost(visit, need - free_granules, NULL);
+		okv_evict_lost(visit, need + keep - free_granules, NULL);
 	}
 	/*
 	 * What is free may be in the wrong places, or (a transfer is still on it) not free yet:
@@ -595,12 +632,12 @@ int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens)
 		return 1;
 	if (__builtin_mul_overflow(nr_blocks, okv_plan_granules(plan, false), &need) ||
 	    __builtin_add_overflow(need, okv_plan_granules(plan, true) - okv_plan_granules(plan, false), &need) ||
-	    need > manager->nr_granules)
+	    need > manager->nr_granules - manager->staging_granules)
 		return -ENOSPC;
 
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
-	ret = okv_can_make_room(manager, need);
+	ret = okv_can_make_room(manager, need + manager->staging_granules);
 	okv_visit_leave(&visit);
 	return ret;
 }
@@ -675,6 +712,47 @@ static int okv_manager_take_over(struct omnikv_client *client)
 	return 0;
 }
 
+static int okv_manager_sync_init(struct omnikv_manager *manager)
+{
+	pthread_condattr_t attr;
+	int ret;
+
+	ret = -pthread_condattr_init(&attr);
+	if (ret)
+		return ret;
+	ret = -pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	if (!ret)
+		ret = -pthread_cond_init(&manager->room, &attr);
+	pthread_condattr_destroy(&attr);
+	if (ret)
+		return ret;
+	ret = -pthread_mutex_init(&manager->lock, NULL);
+	if (ret)
+		pthread_cond_destroy(&manager->room);
+	return ret;
+}
+
+/* How much stays free for what comes back from the spill store. */
+static int okv_staging_init(struct omnikv_manager *manager, const struct omnikv_manager_config *config,
+			    struct omnikv_error *err)
+{
+	uint64_t pool_bytes = manager->nr_granules * manager->granule_bytes, bytes = config->staging_bytes;
+
+	if (!bytes) {
+		bytes = pool_bytes >> OKV_STAGING_SHIFT;
+		if (bytes > OKV_STAGING_MAX)
+			bytes = OKV_STAGING_MAX;
+		manager->staging_granules = bytes / manager->granule_bytes;
+	} else if (bytes != OMNIKV_STAGING_NONE) {
+		if (bytes >= pool_bytes)
+			return okv_error_set(err, -EINVAL, "staging_bytes: %llu leave nothing of a pool of %llu; give less",
+					     (unsigned long long)bytes, (unsigned long long)pool_bytes);
+		manager->staging_granules = (bytes + manager->granule_bytes - 1) / manager->granule_bytes;
+	}
+	manager->staging_wait_ns = config->staging_wait_ms * UINT64_C(1000000);
+	return 0;
+}
+
 static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_manager_config *config,
 			     struct omnikv_manager **out, struct omnikv_error *err)
 {
@@ -701,29 +779,33 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 	manager = calloc(1, sizeof(*manager));
 	if (!manager)
 		return -ENOMEM;
-	ret = -pthread_mutex_init(&manager->lock, NULL);
-	if (ret) {
-		free(manager);
-		return ret;
-	}
+	ret = okv_manager_sync_init(manager);
+	if (ret)
+		goto err_free;
 	manager->client = client;
-	if (config->spill) {
-		ret = okv_tier_create(config->spill, config->spill_admit, &manager->tier);
-		if (ret) {
-			pthread_mutex_destroy(&manager->lock);
-			free(manager);
-			return ret;
-		}
-	}
 	manager->pool = omnikv_client_pool(client);
 	manager->base = omnikv_pool_base(manager->pool);
 	manager->granule_bytes = info.granule_bytes;
 	manager->nr_granules = info.nr_granules;
+	if (config->spill) {
+		ret = okv_staging_init(manager, config, err);
+		if (!ret)
+			ret = okv_tier_create(config->spill, config->spill_admit, &manager->tier);
+		if (ret)
+			goto err_sync;
+	}
 	manager->sweep_at = 64;
 	manager->seqs.prev = &manager->seqs;
 	manager->seqs.next = &manager->seqs;
 	*out = manager;
 	return 0;
+
+err_sync:
+	pthread_cond_destroy(&manager->room);
+	pthread_mutex_destroy(&manager->lock);
+err_free:
+	free(manager);
+	return ret;
 }
 
 int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
@@ -773,6 +855,7 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 		manager->slabs = slab->next;
 		free(slab);
 	}
+	pthread_cond_destroy(&manager->room);
 	pthread_mutex_destroy(&manager->lock);
 	atomic_store(&manager->client->is_managed, false);
 	free(manager);

@@ -50,6 +50,7 @@ struct okv_shelf {
 	uint64_t		nr_granules;
 	struct okv_pin		pins;
 	uint64_t		pin_blocks;
+	uint64_t		nr_unpins;	/* that ever were */
 };
 
 /** A plan that spaces share; equal plans are one. */
@@ -110,9 +111,14 @@ struct omnikv_manager {
 	uint32_t		hash_bits;	/* tests: see struct okv_index_config */
 
 	struct okv_tier		*tier;		/* NULL: no spill store */
+	uint64_t		staging_granules;	/* stay free but for what comes back from the spill store */
+	uint64_t		staging_wait_ns;
 
 	pthread_mutex_t		lock;
+	pthread_cond_t		room;		/* memory may have become free */
 	/* guarded by @lock */
+	uint32_t		nr_waiting;	/* for @room */
+	uint64_t		nr_given;	/* extents that went back to the pool */
 	uint64_t		tier_granules;	/* on their way to or from the spill store */
 	struct okv_shelf	*shelves;
 	struct okv_space_plan	*plans;
@@ -142,6 +148,7 @@ struct okv_visit {
 	struct omnikv_manager	*manager;
 	bool			is_inside;
 	bool			is_saving;	/* nothing is evicted that was not written: -EAGAIN instead */
+	bool			is_staging;	/* may take the staging reserve */
 	uint32_t		nr_extents;
 	struct omnikv_extent	extents[OKV_VISIT_EXTENTS];
 };
@@ -151,6 +158,7 @@ static inline void okv_visit_init(struct okv_visit *visit, struct omnikv_manager
 	visit->manager = manager;
 	visit->is_inside = false;
 	visit->is_saving = false;
+	visit->is_staging = false;
 	visit->nr_extents = 0;
 }
 
@@ -158,6 +166,8 @@ static inline void okv_visit_init(struct okv_visit *visit, struct omnikv_manager
 void okv_visit_enter(struct okv_visit *visit);
 /** No effect when outside. */
 void okv_visit_leave(struct okv_visit *visit);
+/** Inside: wait (outside meanwhile) until somebody has given up memory or a lease. False: it is @until_ns of CLOCK_MONOTONIC. */
+bool okv_visit_wait(struct okv_visit *visit, uint64_t until_ns);
 void okv_visit_flush(struct okv_visit *visit);
 /** @extent is no longer used; nr_granules 0 is nothing. Inside. */
 void okv_visit_give(struct okv_visit *visit, const struct omnikv_extent *extent);
@@ -198,7 +208,8 @@ struct okv_want {
 /**
  * okv_manager_alloc() - all of @wants or nothing, evicting what it takes
  *
- * Refuses before it evicts when even evicting everything would not do.
+ * Refuses before it evicts when even evicting everything would not do. The staging reserve stays free, unless the
+ * visit may take it.
  *
  * Return: 0; -ENOSPC, or -EAGAIN (see struct okv_visit), with each @out cleared.
  */

@@ -236,6 +236,7 @@ static void okv_space_notice(struct omnikv_manager *manager, const struct omnikv
 static int okv_space_check(const struct omnikv_manager *manager, const struct omnikv_namespace *ns,
 			   const struct omnikv_plan *plan, struct omnikv_error *notice)
 {
+	uint64_t nr_granules = manager->nr_granules - manager->staging_granules;
 	struct omnikv_error diff;
 	int ret;
 
@@ -255,10 +256,10 @@ static int okv_space_check(const struct omnikv_manager *manager, const struct om
 	if (ret != -ENOENT)
 		return okv_error_set(notice, -EINVAL, "the layouts of namespace and plan differ: %.180s",
 				     ret ? "one of them is not valid" : diff.text);
-	if (okv_plan_granules(plan, true) > manager->nr_granules)
+	if (okv_plan_granules(plan, true) > nr_granules)
 		return okv_error_set(notice, -ENOSPC,
 				     "pool: %llu bytes are less than one block of this layout, which takes %llu",
-				     (unsigned long long)(manager->nr_granules * manager->granule_bytes),
+				     (unsigned long long)(nr_granules * manager->granule_bytes),
 				     (unsigned long long)(okv_plan_granules(plan, true) * manager->granule_bytes));
 	for (uint32_t g = 0; g < plan->layout.nr_groups; g++) {
 		if (plan->layout.groups[g].reuse == OMNIKV_REUSE_NONE)

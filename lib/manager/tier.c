@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "device.h"
 #include "failpoint.h"
 #include "manager/space.h"
 #include "provider.h"
@@ -251,8 +252,8 @@ static uint32_t demote(struct omnikv_manager *manager, uint64_t nr_granules, str
 	return dem->nr_blocks;
 }
 
-/* Demote until so many granules are free. false: nothing could be done for it. */
-static bool make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+/* Demote until so many granules are free, beside the staging reserve or with it. false: nothing could be done for it. */
+static bool make_room(struct omnikv_manager *manager, uint64_t nr_granules, bool is_staging)
 {
 	struct okv_demotion *dem;
 	struct okv_visit visit;
@@ -260,6 +261,8 @@ static bool make_room(struct omnikv_manager *manager, uint64_t nr_granules)
 	bool has_room, can;
 	uint32_t nr;
 
+	if (!is_staging)
+		nr_granules += manager->staging_granules;
 	release_stuck(manager);
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
@@ -295,7 +298,7 @@ int okv_tier_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_
 			break;
 		/* Room enough may be in the wrong places: more of it, twice as much each time. */
 		okv_visit_leave(visit);
-		visit->is_saving = make_room(visit->manager, nr_granules + more) && more < visit->manager->nr_granules;
+		visit->is_saving = make_room(visit->manager, nr_granules + more, visit->is_staging) && more < visit->manager->nr_granules;
 		more = more ? 2 * more : nr_granules / 4 + 1;
 	}
 	visit->is_saving = false;
@@ -328,6 +331,7 @@ struct okv_promotion {
 	const struct omnikv_key	*keys;
 	size_t			nr_keys;
 	const struct omnikv_key	*tail;
+	uint64_t		until_ns;	/* memory is waited for so long */
 	struct okv_pin		pin;		/* on the last block that is in memory; inactive: there is none */
 	uint64_t		nr_blocks;	/* of the path down to it */
 	bool			is_tail_done;
@@ -378,7 +382,20 @@ static void promote_find(struct okv_promotion *pro)
 	}
 }
 
-/* Memory for what was found, as far as there is any. */
+/* Memory for one block: of the pool; of the staging reserve, once that has nothing more. -ENOSPC where neither has. */
+static int promote_alloc_one(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants)
+{
+	int ret = okv_tier_alloc(visit, wants, nr_wants, 0);
+
+	if (ret == -ENOSPC && !visit->is_staging && visit->manager->staging_granules) {
+		visit->is_staging = true;
+		ret = okv_tier_alloc(visit, wants, nr_wants, 0);
+	}
+	visit->manager->stats.blocks_staged += !ret && visit->is_staging;
+	return ret;
+}
+
+/* Memory for what was found, as far as there is any; for the first block of it, it is waited for. */
 static void promote_alloc(struct okv_promotion *pro)
 {
 	struct omnikv_manager *manager = pro->space->manager;
@@ -388,12 +405,13 @@ static void promote_alloc(struct okv_promotion *pro)
 	uint64_t nr_granules = 0;
 	struct okv_visit visit;
 	uint32_t i;
+	int ret;
 
 	memset(pro->extents, 0, sizeof(pro->extents));
 	for (i = 0; i < pro->nr_gets; i++)
 		nr_granules += okv_record_payload(&pro->gets[i].rec) / manager->granule_bytes;
 	/* In one go, so that what leaves is written in large batches. */
-	make_room(manager, nr_granules);
+	make_room(manager, nr_granules, false);
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
 	for (i = 0; i < pro->nr_gets; i++) {
@@ -412,7 +430,12 @@ static void promote_alloc(struct okv_promotion *pro)
 			};
 			after[g] = &extents[g];
 		}
-		if (OKV_FAILPOINT("tier.promote") || okv_tier_alloc(&visit, wants, nr_wants, 0))
+		ret = -OKV_FAILPOINT("tier.promote");
+		if (!ret)
+			ret = promote_alloc_one(&visit, wants, nr_wants);
+		while (ret == -ENOSPC && !i && pro->until_ns && okv_visit_wait(&visit, pro->until_ns))
+			ret = promote_alloc_one(&visit, wants, nr_wants);
+		if (ret)
 			break;
 		for (uint32_t w = 0; w < nr_wants; w++) {
 			manager->private_granules -= wants[w].nr_granules;
@@ -422,6 +445,7 @@ static void promote_alloc(struct okv_promotion *pro)
 			if (extents[g].nr_granules)
 				pro->gets[i].bufs[g] = manager->base + extents[g].granule * manager->granule_bytes;
 	}
+	manager->stats.lookups_without_room += i < pro->nr_gets;
 	pro->nr_gets = i;
 	okv_visit_leave(&visit);
 }
@@ -545,6 +569,7 @@ void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys,
 	pro->pin.prev = NULL;
 	pro->nr_blocks = 0;
 	pro->is_tail_done = false;
+	pro->until_ns = space->manager->staging_wait_ns ? okv_monotonic_ns() + space->manager->staging_wait_ns : 0;
 
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);

@@ -78,9 +78,14 @@ void kv_world_open(struct kv_world *world, enum kv_shape shape, uint32_t block_t
 void kv_world_open_spill(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
 			 struct omnikv_spill *spill, uint32_t admit)
 {
-	struct omnikv_manager_config manager_config = {
-		.size = sizeof(manager_config), .spill = spill, .spill_admit = admit,
-	};
+	struct omnikv_manager_config config = { .size = sizeof(config), .spill = spill, .spill_admit = admit };
+
+	kv_world_open_config(world, shape, block_tokens, nr_blocks, &config);
+}
+
+void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
+			  const struct omnikv_manager_config *manager_config)
+{
 	struct omnikv_plan_config config = {
 		.size = sizeof(config), .block_tokens = block_tokens, .granule_bytes = 4096,
 	};
@@ -100,7 +105,7 @@ void kv_world_open_spill(struct kv_world *world, enum kv_shape shape, uint32_t b
 	if (omnikv_pool_open(spec, NULL, &world->pool, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(omnikv_client_open(world->pool, OMNIKV_CLIENT_F_MANAGER, &world->client), 0);
-	if (omnikv_manager_create(world->client, &manager_config, &world->manager, &err))
+	if (omnikv_manager_create(world->client, manager_config, &world->manager, &err))
 		fail_msg("%s", err.text);
 	world->ns = (struct omnikv_namespace){
 		.size = sizeof(world->ns), .tenant = "t", .weights = "w", .layout = &world->plan.layout,

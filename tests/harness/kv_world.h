@@ -37,6 +37,9 @@ void kv_world_open(struct kv_world *world, enum kv_shape shape, uint32_t block_t
 /** The same on a spill store (NULL: none), with @admit of enum omnikv_spill_admit. */
 void kv_world_open_spill(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
 			 struct omnikv_spill *spill, uint32_t admit);
+/** The same with a manager's configuration of one's own. */
+void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
+			  const struct omnikv_manager_config *config);
 /** Checks all invariants, closes, and checks that the pool has everything back. Sequences are closed. */
 void kv_world_close(struct kv_world *world);
 void kv_world_check(struct kv_world *world);

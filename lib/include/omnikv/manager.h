@@ -31,18 +31,25 @@ enum omnikv_spill_admit {
  * @eviction:    "lru"; NULL is "lru"
  * @spill:       where blocks go that leave memory, and come back from; outlives the manager. NULL: nowhere
  * @spill_admit: enum omnikv_spill_admit
+ * @staging_wait_ms: how long a lookup waits for memory to bring a block of @spill back to, while leases hold all of the pool and
+ *               of the reserve; 0: it does not, and what is on NVMe alone is a miss at once
+ * @staging_bytes: memory that stays free of all else, so that blocks of @spill come back while the rest of the pool is leased
+ *               or private; 0: a 64th of the pool, at most 1 GiB; OMNIKV_STAGING_NONE: none. It helps where it holds a block
  */
 struct omnikv_manager_config {
 	size_t			size;
 	const char		*eviction;
 	struct omnikv_spill	*spill;
 	uint32_t		spill_admit;
-	uint32_t		reserved;
+	uint32_t		staging_wait_ms;
+	uint64_t		staging_bytes;
 };
+
+#define OMNIKV_STAGING_NONE	UINT64_MAX
 
 /**
  * @client must be the pool's manager (OMNIKV_CLIENT_F_MANAGER; -EPERM else) and outlive the manager; all
- * sequences' memory is its own. -EINVAL: unknown policy, named in @err. -EBUSY: the client has a manager.
+ * sequences' memory is its own. -EINVAL: unknown policy, or a staging reserve as large as the pool, named in @err. -EBUSY: the client has a manager.
  *
  * The index is in memory, so a new manager begins empty: what an earlier one left SEALED or META in the
  * pool is freed.
@@ -184,6 +191,8 @@ struct omnikv_manager_stats {
 	uint64_t	blocks_lost;		/* left memory and could not be stored */
 	uint64_t	blocks_bad;		/* on NVMe, damaged or unreadable: never served */
 	uint64_t	extents_lost;		/* that the pool did not take back: its records were overwritten */
+	uint64_t	blocks_staged;		/* of those fetched, through the staging reserve */
+	uint64_t	lookups_without_room;	/* that left blocks on NVMe, since nothing of the pool could be had for them */
 };
 
 OMNIKV_API int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
