@@ -76,6 +76,15 @@ comma := ,
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2);)
 
+# ---- device code ---------------------------------------------------------------------------
+# One compressed fatbin for every variant. Without nvcc the library is built without GPU code.
+NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc build/cuda/nvidia/*/bin/nvcc))
+fatbin := $(if $(NVCC),build/kernels/kernels.fatbin)
+kernel_src := $(wildcard kernels/*.cu kernels/*.cuh kernels/*.h)
+kernel_archs := 80 90 100
+nvcc_flags := -std=c++17 -O3 -Werror all-warnings --compress-mode=size \
+	$(foreach a,$(kernel_archs),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
+
 # ---- sources ---------------------------------------------------------------------------------
 lib_src := $(sort $(wildcard core/*.c lib/*.c lib/*/*.c kernels/*.c kernels/ref/*.c))
 lib_src := $(filter-out lib/python/% lib/include/%,$(lib_src))
@@ -151,6 +160,19 @@ ifneq ($(is_plain),)
 $(T)/obj/%.o: %.c $(B)/.flags
 	$(call compile,-DOKV_FAILPOINTS)
 endif
+
+# What ptxas says of registers and spills is kept beside the fatbin.
+$(shell mkdir -p build/kernels; printf '%s\n' '$(NVCC) $(nvcc_flags)' | cmp -s - build/kernels/.flags || \
+	printf '%s\n' '$(NVCC) $(nvcc_flags)' > build/kernels/.flags)
+build/kernels/kernels.fatbin: $(kernel_src) build/kernels/.flags
+	$(call say,NVCC,$@)
+	$(Q)$(NVCC) -fatbin $(nvcc_flags) -Xptxas -v -o $@ kernels/kernels.cu 2> build/kernels/ptxas.log || \
+		{ cat build/kernels/ptxas.log >&2; exit 1; }
+	@$(NVCC) --version | sed -n 's/^.*release.*, V\([0-9.]*\)$$/nvcc \1: $(kernel_archs:%=sm_%) and PTX of compute_80/p' \
+		> build/kernels/nvcc.txt
+$(sort $(B)/obj/kernels/fatbin.o $(T)/obj/kernels/fatbin.o): kernels/fatbin.c $(fatbin) $(B)/.flags build/kernels/.flags
+	$(if $(NVCC),,@echo "no nvcc: built without GPU code; tools/setup takes nvcc from Python's index")
+	$(call compile,$(if $(NVCC),-DOKV_FATBIN='"$(fatbin)"' -DOKV_FATBIN_TEXT="\"$$(cat build/kernels/nvcc.txt)\""))
 
 define archive
 $(call say,AR,$@)
