@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What of the C API the package binds, as cffi reads it. The compiler checks each line against the
+ * headers; "..." leaves to it what Python does not touch.
+ */
+static char *const OMNIKV_VERSION;
+const char *omnikv_version(void);
+
+struct omnikv_error { char text[256]; };
+struct omnikv_extent { uint64_t granule; uint32_t generation; uint32_t nr_granules; };
+
+/* ---- layouts and plans ---- */
+struct omnikv_plane {
+	int role; int dtype; uint32_t heads; uint32_t elems; int shard_axis; bool is_replicated; ...;
+};
+struct omnikv_group {
+	int kind; uint32_t nr_layers; uint32_t nr_planes; uint16_t layers[...]; int16_t alias_of[...];
+	struct omnikv_plane planes[...]; uint32_t tokens_per_entry; uint32_t window; uint32_t sinks; int reuse; ...;
+};
+struct omnikv_layout {
+	char name[64]; uint32_t nr_layers; uint32_t nr_groups; struct omnikv_group groups[...]; uint32_t block_tokens; ...;
+};
+struct omnikv_group_plan {
+	uint32_t entries; uint32_t nr_stored; uint64_t plane_off[...]; uint64_t row_bytes[...]; uint64_t piece_bytes;
+	uint64_t needed_bytes; uint64_t extent_bytes; uint32_t nr_granules; ...;
+};
+struct omnikv_plan {
+	struct omnikv_layout layout; uint32_t block_tokens; uint32_t granule_bytes; uint32_t scale;
+	struct omnikv_group_plan groups[...]; ...;
+};
+struct omnikv_plan_config { size_t size; uint32_t block_tokens; uint32_t granule_bytes; uint32_t scale; ...; };
+const char *const *omnikv_layout_presets(void);
+int omnikv_layout_preset(const char *name, struct omnikv_layout *layout, struct omnikv_error *err);
+int omnikv_layout_parse(const char *json, size_t len, struct omnikv_layout *layout, struct omnikv_error *err);
+int omnikv_layout_format(const struct omnikv_layout *layout, char **json);
+int omnikv_layout_identity(const struct omnikv_layout *layout, uint8_t identity[32]);
+int omnikv_layout_diff(const struct omnikv_layout *a, const struct omnikv_layout *b, struct omnikv_error *text);
+double omnikv_layout_token_bytes(const struct omnikv_layout *layout);
+uint64_t omnikv_layout_sequence_bytes(const struct omnikv_layout *layout);
+uint32_t omnikv_dtype_bytes(int dtype);
+const char *omnikv_group_kind_name(int kind);
+const char *omnikv_plane_role_name(int role);
+const char *omnikv_dtype_name(int dtype);
+int omnikv_group_piece_idx(const struct omnikv_group *group, uint32_t layer);
+int omnikv_plan_make(const struct omnikv_layout *layout, const struct omnikv_plan_config *config,
+		     struct omnikv_plan *plan, struct omnikv_error *err);
+double omnikv_plan_overhead(const struct omnikv_plan *plan);
+uint64_t omnikv_plan_block_bytes(const struct omnikv_plan *plan);
+
+/* ---- keys and namespaces ---- */
+#define OMNIKV_KEY_BYTES_MAX ...
+#define OMNIKV_HASH_OPAQUE ...
+#define OMNIKV_HASH_VLLM_SHA256_CBOR ...
+#define OMNIKV_HASH_SGLANG_SHA256 ...
+#define OMNIKV_HASH_FAST ...
+struct omnikv_key { uint8_t bytes[32]; uint32_t len; };
+struct omnikv_namespace {
+	size_t size; const char *tenant; const char *weights; const char *adapter; const struct omnikv_layout *layout;
+	uint32_t block_tokens; uint32_t hash_algorithm; const void *salt; size_t salt_len; uint64_t epoch; ...;
+};
+int omnikv_namespace_identity(const struct omnikv_namespace *ns, uint8_t identity[32]);
+int omnikv_key_partial(const struct omnikv_key *key, uint32_t nr_tokens, struct omnikv_key *partial);
+int64_t omnikv_chain_vllm(const char *seed, const uint32_t *tokens, size_t nr_tokens, uint32_t block_tokens,
+			  const char *const *extra_keys, size_t nr_extra, struct omnikv_key *keys);
+int64_t omnikv_chain_sglang(const uint32_t *tokens, size_t nr_tokens, uint32_t block_tokens, struct omnikv_key *keys);
+struct omnikv_chain_key;
+int omnikv_chain_key_create(const void *secret, size_t secret_len, uint32_t block_tokens, struct omnikv_chain_key **ck);
+void omnikv_chain_key_destroy(struct omnikv_chain_key *ck);
+struct omnikv_chain_state { uint64_t nr_blocks; ...; };
+int64_t omnikv_chain_fast(const struct omnikv_chain_key *ck, struct omnikv_chain_state *state, const uint32_t *tokens,
+			  size_t nr_tokens, struct omnikv_key *keys);
+
+/* ---- pools ---- */
+#define OMNIKV_POOL_F_REQUIRE_HUGE ...
+#define OMNIKV_POOL_F_OPEN_ONLY ...
+#define OMNIKV_POOL_F_NO_POPULATE ...
+#define OMNIKV_POOL_F_NO_HUGETLB ...
+#define OMNIKV_CLIENT_F_MANAGER ...
+#define OMNIKV_EXTENT_FREE ...
+#define OMNIKV_EXTENT_PRIVATE ...
+#define OMNIKV_EXTENT_SEALED ...
+#define OMNIKV_EXTENT_META ...
+#define OMNIKV_EXTENT_QUARANTINED ...
+#define OMNIKV_EXTENT_POISONED ...
+struct omnikv_pool;
+struct omnikv_client;
+struct omnikv_pool_config {
+	size_t size; uint32_t flags; uint32_t granule_bytes; uint32_t nr_threads; const char *numa;
+	void (*notice)(void *opaque, const char *line); void *opaque; ...;
+};
+struct omnikv_pool_info {
+	size_t size; uint64_t asked_bytes; uint64_t usable_bytes; uint64_t overhead_bytes; uint64_t free_bytes;
+	uint64_t state_bytes[...]; uint64_t nr_extents[...]; uint64_t largest_free_bytes; uint64_t nr_granules;
+	uint32_t granule_bytes; uint32_t nr_clients; uint32_t page_kind; uint32_t nr_nodes; uint8_t instance[16]; ...;
+};
+int omnikv_size_parse(const char *text, uint64_t *bytes, struct omnikv_error *err);
+int omnikv_pool_open(const char *spec, const struct omnikv_pool_config *config, struct omnikv_pool **pool,
+		     struct omnikv_error *err);
+void omnikv_pool_close(struct omnikv_pool *pool);
+int omnikv_pool_info(struct omnikv_pool *pool, struct omnikv_pool_info *info);
+uint32_t omnikv_pool_granule_bytes(const struct omnikv_pool *pool);
+void *omnikv_pool_addr(const struct omnikv_pool *pool, const struct omnikv_extent *ext);
+int omnikv_client_open(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client);
+void omnikv_client_close(struct omnikv_client *client);
+struct omnikv_pool *omnikv_client_pool(const struct omnikv_client *client);
+
+/* ---- manager ---- */
+struct omnikv_manager;
+struct omnikv_space;
+struct omnikv_match;
+struct omnikv_spill;
+struct omnikv_manager_config {
+	size_t size; const char *eviction; struct omnikv_spill *spill; uint32_t spill_admit; ...;
+};
+int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
+			  struct omnikv_manager **manager, struct omnikv_error *err);
+void omnikv_manager_destroy(struct omnikv_manager *manager);
+struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager);
+int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namespace *ns, const struct omnikv_plan *plan,
+		      struct omnikv_space **space, struct omnikv_error *notice);
+void omnikv_space_close(struct omnikv_space *space);
+int64_t omnikv_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys);
+int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail,
+		 struct omnikv_match **match);
+uint64_t omnikv_match_blocks(const struct omnikv_match *match);
+uint64_t omnikv_match_tokens(const struct omnikv_match *match);
+uint32_t omnikv_match_tail_tokens(const struct omnikv_match *match);
+void omnikv_match_put(struct omnikv_match *match);
+int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens);
+int64_t omnikv_manager_flush(struct omnikv_manager *manager);
+int64_t omnikv_manager_reset(struct omnikv_manager *manager);
+struct omnikv_manager_stats {
+	size_t size; uint64_t nr_queries; uint64_t tokens_queried; uint64_t tokens_hit; uint64_t blocks_queried;
+	uint64_t blocks_hit; uint64_t blocks_committed; uint64_t blocks_deduplicated; uint64_t blocks_evicted;
+	uint64_t hash_collisions; uint64_t nr_blocks; uint64_t nr_leased_blocks; uint64_t cached_bytes;
+	uint64_t peak_used_bytes; double mean_run_blocks; uint64_t blocks_hit_nvme; uint64_t blocks_hit_recovered;
+	uint64_t blocks_spilled; uint64_t bytes_spilled; uint64_t blocks_fetched; uint64_t bytes_fetched;
+	uint64_t blocks_not_admitted; uint64_t blocks_lost; uint64_t blocks_bad; uint64_t extents_lost; ...;
+};
+int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
+int omnikv_manager_check(struct omnikv_manager *manager, struct omnikv_error *err);
+
+/* ---- spill stores ---- */
+struct omnikv_spill_config {
+	size_t size; uint32_t flags; uint64_t capacity_bytes; const char *owner; struct omnikv_pool *pool;
+	void (*notice)(void *opaque, const char *line); void *opaque; ...;
+};
+int omnikv_spill_open(const char *path, const struct omnikv_spill_config *config, struct omnikv_spill **spill,
+		      struct omnikv_error *err);
+void omnikv_spill_close(struct omnikv_spill *spill);
+
+/* ---- devices and rings ---- */
+struct omnikv_device;
+struct omnikv_hbm;
+struct omnikv_ring;
+int omnikv_device_open(const char *name, const void *config, struct omnikv_device **dev, struct omnikv_error *err);
+void omnikv_device_close(struct omnikv_device *dev);
+int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t bytes, struct omnikv_hbm **hbm);
+int omnikv_hbm_destroy(struct omnikv_hbm *hbm);
+uint64_t omnikv_hbm_bytes(const struct omnikv_hbm *hbm);
+#define OMNIKV_CQE_F_MORE ...
+#define OMNIKV_CQE_F_NOTIF ...
+struct omnikv_piece { struct omnikv_extent extent; uint64_t extent_off; uint64_t device_off; uint64_t bytes; };
+struct omnikv_sqe {
+	uint8_t opcode; uint8_t flags; uint32_t nr_pieces; uint64_t user_data; uint64_t deadline_ns;
+	const struct omnikv_piece *pieces; struct omnikv_hbm *hbm; uint64_t *valid; uint32_t *crc; ...;
+};
+struct omnikv_cqe { uint64_t user_data; int64_t res; uint32_t flags; uint32_t nr_valid; };
+struct omnikv_ring_config { size_t size; uint32_t entries; uint32_t cq_entries; uint64_t spin_ns; uint64_t deadline_ns; ...; };
+int omnikv_ring_init(struct omnikv_client *client, struct omnikv_device *dev, const struct omnikv_ring_config *config,
+		     struct omnikv_ring **ring, struct omnikv_error *err);
+void omnikv_ring_exit(struct omnikv_ring *ring);
+struct omnikv_sqe *omnikv_get_sqe(struct omnikv_ring *ring);
+int omnikv_submit(struct omnikv_ring *ring);
+int omnikv_wait_cqe(struct omnikv_ring *ring, struct omnikv_cqe **cqe, uint64_t timeout_ns);
+void omnikv_cqe_seen(struct omnikv_ring *ring, struct omnikv_cqe *cqe);
+void omnikv_prep_load(struct omnikv_sqe *sqe, struct omnikv_hbm *hbm, const struct omnikv_piece *pieces, uint32_t nr_pieces);
+void omnikv_prep_store(struct omnikv_sqe *sqe, struct omnikv_hbm *hbm, const struct omnikv_piece *pieces, uint32_t nr_pieces);
+
+/* ---- sequences ---- */
+struct omnikv_seq;
+int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail,
+		    struct omnikv_seq **seq);
+void omnikv_seq_close(struct omnikv_seq *seq);
+uint64_t omnikv_seq_tokens(const struct omnikv_seq *seq);
+uint64_t omnikv_seq_nvme_blocks(const struct omnikv_seq *seq);
+uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq);
+int omnikv_seq_append(struct omnikv_seq *seq, uint64_t nr_tokens);
+int omnikv_seq_truncate(struct omnikv_seq *seq, uint64_t nr_tokens);
+uint64_t omnikv_seq_checkpoint(const struct omnikv_seq *seq, uint64_t at_most);
+int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork);
+int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail);
+int64_t omnikv_seq_pieces(const struct omnikv_seq *seq, uint32_t group, uint32_t layer_idx, uint32_t plane, uint64_t from,
+			  uint64_t to, uint64_t device_off, struct omnikv_piece *pieces, size_t max);
+int omnikv_seq_block_crc(const struct omnikv_seq *seq, uint64_t block_idx, uint32_t group, uint32_t *crc);
+
+/* ---- glue.c ---- */
+void okv_py_pack_keys(struct omnikv_key *keys, const char *bytes, size_t nr_keys, uint32_t len);
+void okv_py_place_pieces(struct omnikv_piece *pieces, size_t nr_pieces, const uint64_t *device_off);
+uintptr_t okv_py_dlpack(uintptr_t owner, void *data, int32_t code, int32_t bits, int32_t ndim, const int64_t *shape,
+			int is_versioned, int is_readonly);
+void free(void *ptr);
+extern "Python" void okv_py_notice(void *opaque, const char *line);

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""Views of pool memory, without copies: memoryview, NumPy's array interface, DLPack."""
+
+import ctypes
+import operator
+from functools import reduce
+from typing import Any, Optional, Tuple
+
+from ._native import Handle, ffi, lib
+
+# dtype of a layout -> (DLPack code, bits, NumPy type string).
+_DTYPES = {
+    "f32": (2, 32, "<f4"), "f16": (2, 16, "<f2"), "bf16": (4, 16, "<V2"), "u8": (1, 8, "|u1"),
+    "f8_e4m3": (10, 8, "|V1"), "f8_e5m2": (12, 8, "|V1"),
+}
+_DLPACK_CPU = (1, 0)
+
+
+class Buffer:
+    """Rows of one plane in one block: shape [rows][heads][elems], dense, in host memory.
+
+    ``memory`` is a memoryview of its bytes; ``numpy.asarray(buffer)`` and ``torch.from_dlpack(buffer)`` share them too.
+    Rows that others may read already (committed, or a cached prefix) are read-only. The owner is kept alive as long as a
+    view is; closing it meanwhile takes effect with the last view.
+    """
+
+    def __init__(self, owner: Handle, address: int, shape: Tuple[int, ...], dtype: str, readonly: bool):
+        self._code, self._bits, self._typestr = _DTYPES[dtype]
+        self.shape, self.dtype, self.readonly = shape, dtype, readonly
+        self.nbytes = reduce(operator.mul, shape, 1) * self._bits // 8
+        owner._export()
+        # Every view holds this object, whose end tells the owner.
+        self._c = ffi.gc(ffi.cast("char *", address), lambda _pointer, owner=owner: owner._unexport())
+
+    @property
+    def address(self) -> int:
+        """Where the first byte lies in this process."""
+        return int(ffi.cast("uintptr_t", self._c))
+
+    @property
+    def memory(self) -> memoryview:
+        """The bytes, as a flat memoryview."""
+        view = memoryview(ffi.buffer(self._c, self.nbytes))
+        return view.toreadonly() if self.readonly else view
+
+    @property
+    def __array_interface__(self) -> dict:
+        return {"shape": self.shape, "typestr": self._typestr, "data": (self.address, self.readonly), "version": 3}
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return _DLPACK_CPU
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Optional[Tuple[int, int]] = None,
+                   dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
+        """A capsule over the same bytes. BufferError where the consumer's version cannot be told that they are read-only."""
+        versioned = max_version is not None and max_version[0] >= 1
+        if stream is not None or (dl_device is not None and tuple(dl_device) != _DLPACK_CPU):
+            raise BufferError("these bytes are in host memory: stream and device must be None or the CPU's")
+        if copy:
+            raise BufferError("a Buffer never copies; copy what it shows")
+        if self.readonly and not versioned:
+            raise BufferError("read-only rows need DLPack 1.0 (max_version); copy them out of .memory instead")
+        address = lib.okv_py_dlpack(id(self), self._c, self._code, self._bits, len(self.shape), list(self.shape), versioned,
+                                    self.readonly)
+        if not address:
+            raise MemoryError("no memory for a DLPack capsule")
+        capsule = ctypes.cast(address, ctypes.py_object).value
+        # The capsule came with one reference, and .value took another.
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(capsule))
+        return capsule
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.dtype}{list(self.shape)}{', read-only' if self.readonly else ''})"
+
+
+def memory_of(array: Any) -> Tuple[int, int, Any]:
+    """(address, bytes, what holds it in place) of an array's dense host memory: a torch tensor, a NumPy array, or any
+    writable buffer."""
+    if hasattr(array, "data_ptr"):
+        if not array.is_contiguous():
+            raise ValueError("the tensor is not contiguous")
+        if array.device.type != "cpu":
+            raise ValueError(f"the tensor is on {array.device}, not in host memory")
+        return array.data_ptr(), array.numel() * array.element_size(), array
+    view = memoryview(array)
+    if view.readonly or not view.c_contiguous:
+        raise ValueError("the buffer is read-only or not contiguous")
+    held = ffi.from_buffer("char[]", view, require_writable=True)
+    return int(ffi.cast("uintptr_t", held)), view.nbytes, held

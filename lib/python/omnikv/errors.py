@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""What a failed call raises. Each error is an OSError: ``errno`` is the C library's, ``strerror`` its message."""
+
+import errno
+import os
+
+
+class OmniKVError(OSError):
+    """A call of the C library failed. ``errno`` is its code, ``strerror`` says what, why, and what to do."""
+
+
+class InvalidError(OmniKVError, ValueError):
+    """EINVAL: the request can never be right."""
+
+
+class NoSpaceError(OmniKVError):
+    """ENOSPC: the pool is full, and everything in it is in use."""
+
+
+class NoMemoryError(OmniKVError, MemoryError):
+    """ENOMEM: host memory or huge pages are short."""
+
+
+class BusyError(OmniKVError):
+    """EBUSY, EAGAIN: somebody else still uses it."""
+
+
+class StaleError(OmniKVError):
+    """ESTALE, ENOENT: it is gone, or never was."""
+
+
+class LostError(OmniKVError):
+    """ENODATA: live KV is lost."""
+
+
+class NotSupportedError(OmniKVError):
+    """EOPNOTSUPP: a right request that this build, kernel or hardware cannot do."""
+
+
+class DeadlineError(OmniKVError, TimeoutError):
+    """ETIME: the deadline passed."""
+
+
+class DisconnectedError(OmniKVError, ConnectionError):
+    """The memory manager of this host cannot be reached."""
+
+
+class VersionError(ImportError):
+    """The package and the C library that the loader found do not fit each other."""
+
+
+_CLASSES = {
+    errno.EINVAL: InvalidError, errno.ENOSPC: NoSpaceError, errno.ENOMEM: NoMemoryError, errno.EBUSY: BusyError,
+    errno.EAGAIN: BusyError, errno.ESTALE: StaleError, errno.ENOENT: StaleError, errno.ENODATA: LostError,
+    errno.EOPNOTSUPP: NotSupportedError, errno.ETIME: DeadlineError, errno.ECONNREFUSED: DisconnectedError,
+    errno.ECONNRESET: DisconnectedError, errno.EPIPE: DisconnectedError, errno.ENOTCONN: DisconnectedError,
+}
+
+
+def error_for(code: int, call: str, text: str = "") -> OmniKVError:
+    """The error of errno ``code`` from the C function ``call``; ``text`` is the C library's line, where it gave one."""
+    return _CLASSES.get(code, OmniKVError)(code, text or f"{call}: {os.strerror(code)}")

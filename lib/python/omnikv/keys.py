@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""Block keys: an engine's own hashes, or one of the chains that the library computes."""
+
+from typing import Any, Iterable, Optional, Sequence, Union
+
+from ._native import Handle, check, ffi, lib
+
+KEY_BYTES_MAX: int = lib.OMNIKV_KEY_BYTES_MAX
+
+
+class Keys:
+    """Keys of a prompt's blocks, first block first, in the form that the C library reads: convert once, use often.
+
+    Each key is 1 to 32 opaque bytes and names the whole prefix up to and including its block.
+    """
+
+    def __init__(self, keys: Iterable[bytes] = ()):
+        keys = list(keys)
+        lengths = {len(key) for key in keys}
+        for length in lengths:
+            if not 1 <= length <= KEY_BYTES_MAX:
+                raise ValueError(f"a key of {length} bytes: 1 to {KEY_BYTES_MAX} are allowed")
+        self._c = ffi.new("struct omnikv_key[]", max(len(keys), 1))
+        self._nr = len(keys)
+        if len(lengths) == 1:
+            lib.okv_py_pack_keys(self._c, b"".join(keys), len(keys), lengths.pop())
+            return
+        for i, key in enumerate(keys):
+            ffi.memmove(self._c[i].bytes, key, len(key))
+            self._c[i].len = len(key)
+
+    @classmethod
+    def _of(cls, array: Any, nr: int) -> "Keys":
+        keys = cls.__new__(cls)
+        keys._c, keys._nr = array, nr
+        return keys
+
+    def __len__(self) -> int:
+        return self._nr
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Keys(self[i] for i in range(*index.indices(self._nr)))
+        if not -self._nr <= index < self._nr:
+            raise IndexError("key out of range")
+        key = self._c[index % self._nr]
+        return bytes(ffi.buffer(key.bytes, key.len))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keys) and list(self) == list(other)
+
+    def partial(self, index: int, nr_tokens: int) -> bytes:
+        """Key of a tail of ``nr_tokens`` tokens whose full block would have the key at ``index``."""
+        return partial_key(self[index], nr_tokens)
+
+
+KeysLike = Union[Keys, Sequence[bytes]]
+
+
+def as_keys(keys: KeysLike) -> Keys:
+    return keys if isinstance(keys, Keys) else Keys(keys)
+
+
+def as_tail(tail: Optional[bytes]) -> Any:
+    return ffi.NULL if tail is None else Keys([tail])._c
+
+
+def partial_key(key: bytes, nr_tokens: int) -> bytes:
+    """Key of a partial tail, bound to its length: SHA-256 over ``key`` and ``nr_tokens``. 32 bytes."""
+    out = ffi.new("struct omnikv_key *")
+    check(lib.omnikv_key_partial(Keys([key])._c, nr_tokens, out), "omnikv_key_partial")
+    return bytes(ffi.buffer(out.bytes, out.len))
+
+
+def _tokens(tokens: Iterable[int]) -> Any:
+    try:
+        view = memoryview(tokens)  # type: ignore[arg-type]
+        if view.format in ("I", "i") and view.itemsize == 4 and view.c_contiguous and view.ndim == 1:
+            return ffi.from_buffer("uint32_t[]", view)
+    except TypeError:
+        pass
+    return ffi.new("uint32_t[]", list(tokens))
+
+
+def chain_vllm(tokens: Iterable[int], block_tokens: int, seed: str, extra_keys: Sequence[str] = ()) -> Keys:
+    """Keys as vLLM's ``sha256_cbor`` computes them: full blocks only, 32 bytes each.
+
+    ``seed`` is the text of PYTHONHASHSEED; ``extra_keys`` enter the first block (a cache salt).
+    """
+    array = _tokens(tokens)
+    nr = len(array) // block_tokens if block_tokens else 0
+    out = ffi.new("struct omnikv_key[]", max(nr, 1))
+    extra = [ffi.new("char[]", key.encode()) for key in extra_keys]
+    extras = ffi.new("char *[]", extra) if extra else ffi.NULL
+    return Keys._of(out, check(lib.omnikv_chain_vllm(seed.encode(), array, len(array), block_tokens, extras, len(extra), out),
+                               "omnikv_chain_vllm"))
+
+
+def chain_sglang(tokens: Iterable[int], block_tokens: int) -> Keys:
+    """Keys as SGLang's ``get_hash_str`` computes them: full blocks only, 32 bytes each."""
+    array = _tokens(tokens)
+    nr = len(array) // block_tokens if block_tokens else 0
+    out = ffi.new("struct omnikv_key[]", max(nr, 1))
+    return Keys._of(out, check(lib.omnikv_chain_sglang(array, len(array), block_tokens, out), "omnikv_chain_sglang"))
+
+
+class ChainKey(Handle):
+    """A secret (16 bytes or more), made ready for hashing token prefixes at memory speed. Any thread.
+
+    Processes that are to share blocks need the same secret.
+    """
+
+    def __init__(self, secret: bytes, block_tokens: int):
+        out = ffi.new("struct omnikv_chain_key **")
+        check(lib.omnikv_chain_key_create(secret, len(secret), block_tokens, out), "omnikv_chain_key_create")
+        super().__init__(out[0], lib.omnikv_chain_key_destroy)
+        self.block_tokens = block_tokens
+
+    def keys(self, tokens: Iterable[int]) -> Keys:
+        """Keys of the full blocks of a prompt from its start, 16 bytes each. ``tokens``: ints, or a buffer of 32-bit ones."""
+        array = _tokens(tokens)
+        out = ffi.new("struct omnikv_key[]", max(len(array) // self.block_tokens, 1))
+        return Keys._of(out, check(lib.omnikv_chain_fast(self.pointer, ffi.NULL, array, len(array), out), "omnikv_chain_fast"))

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: MIT
+"""The memory manager: namespaces, lookups with leases, sequences.
+
+Calls that may take time release the interpreter's lock. Managers and spaces may be used by any thread, a sequence by one
+thread at a time.
+"""
+
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
+from .buffer import Buffer
+from .errors import InvalidError
+from .keys import KeysLike, as_keys, as_tail
+from .layout import Layout, Plan
+from .pool import Pool, PoolInfo, parse_size, pool_info
+
+HASH_ALGORITHMS = {
+    "opaque": lib.OMNIKV_HASH_OPAQUE, "sha256_cbor": lib.OMNIKV_HASH_VLLM_SHA256_CBOR,
+    "sglang_sha256": lib.OMNIKV_HASH_SGLANG_SHA256, "fast": lib.OMNIKV_HASH_FAST,
+}
+
+
+class _Client(Handle):
+    def __init__(self, pool: Pool):
+        out = ffi.new("struct omnikv_client **")
+        check(lib.omnikv_client_open(pool.pointer, lib.OMNIKV_CLIENT_F_MANAGER, out), "omnikv_client_open")
+        super().__init__(out[0], lib.omnikv_client_close, pool)
+
+
+class SpillStore(Handle):
+    """A bounded home of blocks on NVMe: a directory, a file or a block device, with one owner at a time."""
+
+    def __init__(self, path: str, *, capacity: Union[int, str] = 0, pool: Optional[Pool] = None):
+        config = sized("omnikv_spill_config", capacity_bytes=parse_size(capacity), notice=lib.okv_py_notice,
+                       pool=pool.pointer if pool else ffi.NULL)
+        out, err = ffi.new("struct omnikv_spill **"), new_error()
+        check(lib.omnikv_spill_open(path.encode(), config, out, err), "omnikv_spill_open", err)
+        super().__init__(out[0], lib.omnikv_spill_close, *([pool] if pool else []))
+
+
+class Manager(Handle):
+    """The memory manager over one pool: which blocks are cached, who leases them, which leave first.
+
+    Make one with ``omnikv.connect()``; the constructor is for a pool that this process manages itself.
+    """
+
+    def __init__(self, pool: Pool, *, eviction: Optional[str] = None, spill: Optional[SpillStore] = None):
+        client = _Client(pool)
+        name = text(eviction)
+        config = sized("omnikv_manager_config", eviction=name, spill=spill.pointer if spill else ffi.NULL)
+        out, err = ffi.new("struct omnikv_manager **"), new_error()
+        try:
+            check(lib.omnikv_manager_create(client.pointer, config, out, err), "omnikv_manager_create", err)
+        except BaseException:
+            client.close()
+            raise
+        super().__init__(out[0], lib.omnikv_manager_destroy, client, *([spill] if spill else []))
+        self._owned: List[Handle] = [client]
+
+    def close(self) -> None:
+        """End it, and what it alone uses. Cached blocks go with it, unless others keep them."""
+        super().close()
+        owned, self._owned = getattr(self, "_owned", []), []
+        for handle in owned:
+            handle.close()
+
+    def space(self, model: Union[Plan, Layout, str], *, tenant: str = "", weights: str = "", adapter: str = "",
+              salt: bytes = b"", epoch: int = 0, hash_algorithm: str = "opaque") -> "Space":
+        """The namespace of these fields: blocks are found only where all of them are equal. See ``Space``."""
+        return Space(self, model, tenant=tenant, weights=weights, adapter=adapter, salt=salt, epoch=epoch,
+                     hash_algorithm=hash_algorithm)
+
+    def stats(self) -> Dict[str, Any]:
+        """Counters since creation, and what is there now (``nr_blocks``, ``cached_bytes``); bytes and blocks by name."""
+        c = sized("omnikv_manager_stats")
+        check(lib.omnikv_manager_stats(self.pointer, c), "omnikv_manager_stats")
+        return {name: getattr(c, name) for name, _ in ffi.typeof("struct omnikv_manager_stats").fields if name != "size"}
+
+    def pool_info(self) -> PoolInfo:
+        return pool_info(self._pool_pointer())
+
+    def _pool_pointer(self) -> Any:
+        return lib.omnikv_client_pool(lib.omnikv_manager_client(self.pointer))
+
+    def check(self) -> None:
+        """Walk all invariants; OmniKVError (EUCLEAN) names the first that is broken. For tests."""
+        err = new_error()
+        check(lib.omnikv_manager_check(self.pointer, err), "omnikv_manager_check", err)
+
+    def flush(self) -> int:
+        """Write what nothing leases to the spill store and give its memory back. Returns the number of blocks."""
+        return check(lib.omnikv_manager_flush(self.pointer), "omnikv_manager_flush")
+
+    def reset(self) -> int:
+        """Drop what nothing leases. Returns the number of blocks."""
+        return check(lib.omnikv_manager_reset(self.pointer), "omnikv_manager_reset")
+
+
+class Space(Handle):
+    """One namespace. ``model`` is a plan, or a layout (or the name of a preset) that the planner cuts with the pool's granule.
+
+    Any thread may look up and open sequences. ``notice`` says, where it is known, why blocks of a namespace that differs in
+    its layout alone will not be found.
+    """
+
+    def __init__(self, manager: Manager, model: Union[Plan, Layout, str], *, tenant: str = "", weights: str = "",
+                 adapter: str = "", salt: bytes = b"", epoch: int = 0, hash_algorithm: str = "opaque"):
+        if isinstance(model, str):
+            model = Layout.preset(model)
+        if isinstance(model, Layout):
+            model = Plan(model, granule_bytes=lib.omnikv_pool_granule_bytes(manager._pool_pointer()))
+        if hash_algorithm not in HASH_ALGORITHMS:
+            raise InvalidError(22, f'hash_algorithm "{hash_algorithm}": allowed are {", ".join(HASH_ALGORITHMS)}')
+        self.plan, self.manager = model, manager
+        strings = [text(s) for s in (tenant, weights, adapter)]
+        salt_bytes = ffi.new("char[]", salt)
+        ns = sized("omnikv_namespace", tenant=strings[0], weights=strings[1], adapter=strings[2],
+                   layout=ffi.addressof(model._c, "layout"), block_tokens=model.block_tokens,
+                   hash_algorithm=HASH_ALGORITHMS[hash_algorithm], salt=salt_bytes if salt else ffi.NULL, salt_len=len(salt),
+                   epoch=epoch)
+        identity = ffi.new("uint8_t[32]")
+        check(lib.omnikv_namespace_identity(ns, identity), "omnikv_namespace_identity")
+        out, err = ffi.new("struct omnikv_space **"), new_error()
+        check(lib.omnikv_space_open(manager.pointer, ns, model._c, out, err), "omnikv_space_open", err)
+        super().__init__(out[0], lib.omnikv_space_close, manager)
+        self.identity: bytes = bytes(identity)
+        self.notice: str = text_of(err)
+
+    def lookup(self, keys: KeysLike) -> int:
+        """How many leading blocks are cached now. Nothing is leased: the answer may be old at once."""
+        keys = as_keys(keys)
+        return check(lib.omnikv_lookup(self.pointer, keys._c, len(keys)), "omnikv_lookup")
+
+    def match(self, keys: KeysLike, tail: Optional[bytes] = None) -> "Match":
+        """The longest cached prefix, leased until the match is closed. ``tail``: key of a partial block behind ``keys``."""
+        return Match(self, keys, tail)
+
+    def sequence(self, keys: KeysLike = (), tail: Optional[bytes] = None) -> "Sequence":
+        """A sequence that begins with the longest cached prefix of ``keys``; its blocks stay leased until it is closed."""
+        keys, out = as_keys(keys), ffi.new("struct omnikv_seq **")
+        check(lib.omnikv_seq_open(self.pointer, keys._c, len(keys), as_tail(tail), out), "omnikv_seq_open")
+        return Sequence(self, out[0])
+
+    def admit(self, nr_tokens: int) -> bool:
+        """Would KV of ``nr_tokens`` more tokens fit now, counting what could be evicted? NoSpaceError: never in this pool."""
+        return bool(check(lib.omnikv_admit(self.pointer, nr_tokens), "omnikv_admit"))
+
+
+class Match(Handle):
+    """A hit with its leases: ``blocks`` blocks (a partial tail included), ``tokens`` tokens, ``tail_tokens`` of them in the tail."""
+
+    def __init__(self, space: Space, keys: KeysLike, tail: Optional[bytes] = None):
+        keys, out = as_keys(keys), ffi.new("struct omnikv_match **")
+        check(lib.omnikv_match(space.pointer, keys._c, len(keys), as_tail(tail), out), "omnikv_match")
+        super().__init__(out[0], lib.omnikv_match_put, space)
+        self.blocks: int = lib.omnikv_match_blocks(out[0])
+        self.tokens: int = lib.omnikv_match_tokens(out[0])
+        self.tail_tokens: int = lib.omnikv_match_tail_tokens(out[0])
+
+
+class Sequence(Handle):
+    """A chain of cached blocks plus a private tail. Open one with ``Space.sequence()``; one thread at a time."""
+
+    def __init__(self, space: Space, pointer: Any):
+        super().__init__(pointer, lib.omnikv_seq_close, space)
+        self.space = space
+        self._pool = space.manager._pool_pointer()
+
+    @property
+    def tokens(self) -> int:
+        """Length, in tokens."""
+        return lib.omnikv_seq_tokens(self.pointer)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of it that came from the cache or were committed to it."""
+        return lib.omnikv_seq_cached_tokens(self.pointer)
+
+    @property
+    def nvme_blocks(self) -> int:
+        """Blocks that opening it brought back from NVMe."""
+        return lib.omnikv_seq_nvme_blocks(self.pointer)
+
+    def append(self, nr_tokens: int) -> None:
+        """Room for more tokens, evicting inline as needed. NoSpaceError: everything else is leased; nothing has changed."""
+        check(lib.omnikv_seq_append(self.pointer, nr_tokens), "omnikv_seq_append")
+
+    def truncate(self, nr_tokens: int) -> None:
+        """Drop tokens from the end, down to ``nr_tokens``. InvalidError where the sequence is shorter."""
+        check(lib.omnikv_seq_truncate(self.pointer, nr_tokens), "omnikv_seq_truncate")
+
+    def checkpoint(self, at_most: int) -> int:
+        """The last position not behind ``at_most`` where the sequence can go on after a loss."""
+        return lib.omnikv_seq_checkpoint(self.pointer, at_most)
+
+    def fork(self) -> "Sequence":
+        """Another sequence that shares everything so far; O(1) in length, nothing is copied."""
+        out = ffi.new("struct omnikv_seq **")
+        check(lib.omnikv_seq_fork(self.pointer, out), "omnikv_seq_fork")
+        return Sequence(self.space, out[0])
+
+    def commit(self, keys: KeysLike, tail: Optional[bytes] = None) -> int:
+        """Publish the first ``len(keys)`` full blocks, and the partial tail under ``tail``, so that lookups find them.
+
+        All stores into them must be complete. Returns the number of blocks newly published. Each block appears whole or not
+        at all; after an error ``cached_tokens`` tells how far it got.
+        """
+        keys = as_keys(keys)
+        return check(lib.omnikv_seq_commit(self.pointer, keys._c, len(keys), as_tail(tail)), "omnikv_seq_commit")
+
+    def block_crc(self, block: int, group: int = 0) -> int:
+        """CRC32C of a committed block's rows, in the order layer, plane, row. LostError (ENODATA) while uncommitted."""
+        out = ffi.new("uint32_t *")
+        check(lib.omnikv_seq_block_crc(self.pointer, block, group, out), "omnikv_seq_block_crc")
+        return out[0]
+
+    def pieces(self, group: int, layer_index: int, plane: int, begin: int, end: int, device_off: int = 0) -> Tuple[Any, int]:
+        """(C array, count) of the pieces that hold tokens [begin, end) of one plane of one stored layer: one a block.
+
+        For ``Ring.load()`` and ``Ring.store()``. ``device_off``: where the row of token ``begin`` lies in device memory, in bytes.
+        """
+        step = max(self.space.plan.block_tokens, 1)
+        most = end // step - begin // step + 2 if end >= begin else 1
+        array = ffi.new("struct omnikv_piece[]", most)
+        return array, check(lib.omnikv_seq_pieces(self.pointer, group, layer_index, plane, begin, end, device_off, array, most),
+                            "omnikv_seq_pieces")
+
+    def rows(self, group: int, layer: int, plane: int, begin: int, end: int) -> List[Buffer]:
+        """Views of the rows of tokens [begin, end) of one plane of model layer ``layer``: one Buffer a block, in order.
+
+        Shapes are [rows][heads][elems] of the plane's dtype; with a scaled plan [rows][bytes]. Rows of cached or committed
+        blocks are read-only. The sequence stays leased as long as a view lives.
+        """
+        info = self.space.plan.layout.groups[group]
+        c_plane, row_bytes = info.planes[plane], self.space.plan.groups[group].row_bytes[plane]
+        array, count = self.pieces(group, self.space.plan.layer_index(group, layer), plane, begin, end)
+        scaled = self.space.plan.scale != 1
+        tokens_per_entry, cached, at, found = max(info.tokens_per_entry, 1), self.cached_tokens, begin, []
+        for i in range(count):
+            piece = array[i]
+            rows = piece.bytes // row_bytes
+            address = int(ffi.cast("uintptr_t", lib.omnikv_pool_addr(self._pool, ffi.addressof(piece, "extent")))) + piece.extent_off
+            shape, dtype = ((rows, row_bytes), "u8") if scaled else ((rows, c_plane.heads, c_plane.elems), c_plane.dtype)
+            found.append(Buffer(self, address, shape, dtype, readonly=at < cached))
+            at += rows * tokens_per_entry
+        return found
