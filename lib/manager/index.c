@@ -2,11 +2,12 @@
 /*
  * The prefix index; index.h has the contract and the invariants.
  *
- * Three kinds of memory. Entries (64 bytes: key, place in the forest) and their records
- * (eviction links, then extents) lie in chunks that never move. The table is open addressing
- * over 64-byte buckets of seven slots (32 bits of hash, entry id), all compared at once, with a count of the entries
- * that had to go past the bucket, so that removal leaves no tombstones. Growth doubles the table
- * and carries one old bucket over at each insertion; until that ends lookups ask both.
+ * Three kinds of memory, all as index_shared.h lays it out. Entries (64 bytes: key, place in the forest) and
+ * their records (eviction links, then extents) lie in chunks that never move once they are full-sized. The table is
+ * open addressing over 64-byte buckets of seven slots (32 bits of hash, entry id), all compared at once, with a count
+ * of the entries that had to go past the bucket, so that removal leaves no tombstones. Growth doubles the table
+ * and carries one old bucket over at each insertion; until that ends lookups ask both, readers of other
+ * processes the old one first. What only the writer needs (pointers, counts) is in struct okv_index.
  */
 #include "manager/index.h"
 
@@ -16,19 +17,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define XXH_INLINE_ALL
-#define XXH_STATIC_LINKING_ONLY
-#include <xxhash.h>
+#include "core/types.h"
+#include "crc32c.h"
+#include "failpoint.h"
+#include "manager/index_shared.h"
 
-#include "manager/evict.h"
-
-#define CHUNK_SHIFT	OKV_EVICT_CHUNK_SHIFT
-#define CHUNK_ENTRIES	(1u << CHUNK_SHIFT)
-#define CHUNKS_MAX	((UINT32_MAX >> CHUNK_SHIFT) - 1)
-#define SECRET_BYTES	192u
 #define HUGE_BYTES	(2u << 20)
 
-#define BUCKET_SLOTS	7u
 #define BUCKETS_MIN	16u
 #define LOAD_NUM	4u	/* the table grows beyond 4/5 of its slots */
 #define LOAD_DEN	5u
@@ -38,65 +33,8 @@
 #define LOOKAHEAD	8u	/* victims whose memory is fetched ahead */
 #define RUN_BLOCKS_MAX	((1u << 24) - 1)
 
-#define ENTRY_F_PARTIAL	(1u << 0)
-#define ENTRY_F_DROPPED	(1u << 1)	/* not in the table */
-
-/*
- * What a lookup reads; one cache line. A free entry has key_len 0 and its successor on the
- * free list in @parent. A partial tail has no children and no tails, so its links among its
- * parent's tails take their place.
- */
-struct entry {
-	uint64_t	key[OMNIKV_KEY_BYTES_MAX / 8];
-	uint32_t	ns;
-	uint32_t	parent;
-	uint32_t	position;
-	uint16_t	nr_tokens;
-	uint8_t		key_len;
-	uint8_t		flags;
-	union {
-		uint32_t	nr_children;
-		uint32_t	tail_prev;
-	};
-	union {
-		uint32_t	tails;
-		uint32_t	tail_next;
-	};
-	uint32_t	tag;
-	uint32_t	heat;
-};
-
-_Static_assert(sizeof(struct entry) == 64, "an entry is one cache line");
-
-/*
- * @run_blocks and @run_parent, the entry before the run's first block, lead past a run without visiting it. What a
- * walk reads comes first, so that it seldom lies in two cache lines.
- */
-struct group {
-	uint64_t	granule : 40;
-	uint64_t	run_blocks : 24;	/* of the run up to and with this block */
-	uint32_t	nr_granules;	/* 0: absent */
-	uint32_t	run_parent;
-	uint32_t	generation;
-	uint32_t	crc32c;
-};
-
-struct record {
-	struct okv_evict_node	node;
-	struct group		groups[];
-};
-
-struct bucket {
-	uint32_t	tags[BUCKET_SLOTS];	/* hash; of an empty slot anything */
-	uint32_t	nr_passed;		/* entries of this or an earlier home that lie further on */
-	uint32_t	ids[BUCKET_SLOTS];	/* entry id + 1; 0 is empty */
-	uint32_t	reserved;
-};
-
-_Static_assert(sizeof(struct bucket) == 64, "a bucket is one cache line");
-
 struct table {
-	struct bucket	*buckets;	/* NULL: no table */
+	struct okv_bucket	*buckets;	/* NULL: no table */
 	uint32_t	mask;
 	uint32_t	shift;		/* home = hash >> shift */
 	uint64_t	nr_used;
@@ -109,17 +47,20 @@ struct okv_index {
 	uint32_t			block_tokens;
 	uint32_t			tag_mask;
 	uint32_t			stride;		/* bytes of a record */
-	uint32_t			nr_hint_chunks;	/* the first chunks are one piece of memory */
 	struct okv_index_allocator	mem;
+	struct okv_index_head		*head;
 
 	struct table			tab;
 	struct table			old;		/* being left */
 	uint32_t			old_next;	/* its buckets below are empty */
 
-	unsigned char			**entries;	/* [nr_dir], the first nr_chunks set */
+	unsigned char			**entries;	/* [max_chunks], the first nr_chunks set */
 	unsigned char			**records;
-	uint32_t			nr_dir;
+	uint32_t			*pieces;	/* chunks that share the memory beginning here; 0: it began before */
+	struct okv_index_dir		*dir;
+	uint32_t			max_chunks;
 	uint32_t			nr_chunks;
+	uint32_t			nr_room;	/* entries that fit; only the last chunk may be short */
 	uint32_t			nr_ids;
 	uint32_t			free_ids;
 
@@ -132,9 +73,10 @@ struct okv_index {
 	uint64_t			nr_partial;
 	uint64_t			nr_pins;
 	uint64_t			nr_collisions;
-	uint64_t			bytes;
+	uint64_t			mem_bytes;	/* from @mem */
+	uint64_t			own_bytes;
 
-	_Alignas(64) uint8_t		secret[SECRET_BYTES];
+	_Alignas(64) uint8_t		secret[OKV_SECRET_BYTES];
 };
 
 /* gcc takes __builtin_prefetch() for something without effect, and drops calls of functions that do little else. */
@@ -190,7 +132,7 @@ static void *mem_alloc(struct okv_index *ix, size_t bytes)
 	/* Only what the default maps is known to be zero. */
 	if (ix->mem.alloc != default_alloc || bytes < HUGE_BYTES)
 		memset(mem, 0, bytes);
-	ix->bytes += bytes;
+	ix->mem_bytes += bytes;
 	return mem;
 }
 
@@ -199,24 +141,35 @@ static void mem_free(struct okv_index *ix, void *mem, size_t bytes)
 	if (!mem)
 		return;
 	ix->mem.free(ix->mem.opaque, mem, bytes);
-	ix->bytes -= bytes;
+	ix->mem_bytes -= bytes;
 }
 
-static inline struct entry *entry_of(const struct okv_index *ix, uint32_t id)
+static inline uint64_t mem_off(const struct okv_index *ix, const void *mem)
 {
-	return (struct entry *)ix->entries[id >> CHUNK_SHIFT] + (id & (CHUNK_ENTRIES - 1));
+	return (uint64_t)((uintptr_t)mem - (uintptr_t)ix->mem.base);
 }
 
-static inline struct record *record_of(const struct okv_index *ix, uint32_t id)
+/* Memory that outlives the writer is not taken in the middle of an insertion: see okv_index_reserve(). */
+static inline bool mem_is_lasting(const struct okv_index *ix)
 {
-	return (struct record *)(ix->records[id >> CHUNK_SHIFT] +
-				 (size_t)(id & (CHUNK_ENTRIES - 1)) * ix->stride);
+	return ix->mem.claim != NULL;
+}
+
+static inline struct okv_entry *entry_of(const struct okv_index *ix, uint32_t id)
+{
+	return (struct okv_entry *)ix->entries[id >> OKV_CHUNK_SHIFT] + (id & (OKV_CHUNK_ENTRIES - 1));
+}
+
+static inline struct okv_record *record_of(const struct okv_index *ix, uint32_t id)
+{
+	return (struct okv_record *)(ix->records[id >> OKV_CHUNK_SHIFT] +
+				 (size_t)(id & (OKV_CHUNK_ENTRIES - 1)) * ix->stride);
 }
 
 /* What a walk reads of it, also where that lies in two cache lines. */
 static inline void prefetch_group(const struct okv_index *ix, uint32_t id, uint32_t group)
 {
-	const struct group *g = &record_of(ix, id)->groups[group];
+	const struct okv_group *g = &record_of(ix, id)->groups[group];
 
 	prefetch(g);
 	prefetch((const char *)&g->generation - 1);
@@ -227,99 +180,250 @@ static bool is_live(const struct okv_index *ix, uint32_t id)
 	return id < ix->nr_ids && entry_of(ix, id)->key_len != 0;
 }
 
-/* Both directories, grown together. */
-static int dir_grow(struct okv_index *ix, uint32_t nr)
+/* Around a change of what leads readers to tables and chunks. */
+static void tables_begin(struct okv_index *ix)
 {
-	uint32_t nr_dir = ix->nr_dir ? ix->nr_dir : 16;
-	unsigned char **dir;
+	__atomic_store_n(&ix->head->tables, ix->head->tables + 1, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+}
 
-	if (nr <= ix->nr_dir)
-		return 0;
-	while (nr_dir < nr)
-		nr_dir *= 2;
-	dir = mem_alloc(ix, 2 * (size_t)nr_dir * sizeof(*dir));
-	if (!dir)
+static void tables_end(struct okv_index *ix)
+{
+	__atomic_store_n(&ix->head->tables, ix->head->tables + 1, __ATOMIC_RELEASE);
+}
+
+static size_t dir_bytes(uint32_t max_chunks)
+{
+	return sizeof(struct okv_index_dir) + max_chunks * sizeof(struct okv_chunk_ref);
+}
+
+/* The writer's own pointers to chunks. */
+static int pointers_grow(struct okv_index *ix, uint32_t nr)
+{
+	unsigned char **chunks;
+	uint32_t *pieces;
+
+	chunks = calloc(2 * (size_t)nr, sizeof(*chunks));
+	pieces = calloc(nr, sizeof(*pieces));
+	if (!chunks || !pieces) {
+		free(chunks);
+		free(pieces);
 		return -ENOMEM;
-	if (ix->nr_dir) {
-		memcpy(dir, ix->entries, ix->nr_chunks * sizeof(*dir));
-		memcpy(dir + nr_dir, ix->records, ix->nr_chunks * sizeof(*dir));
-		mem_free(ix, ix->entries, 2 * (size_t)ix->nr_dir * sizeof(*dir));
 	}
-	ix->entries = dir;
-	ix->records = dir + nr_dir;
+	if (ix->nr_chunks) {
+		memcpy(chunks, ix->entries, ix->nr_chunks * sizeof(*chunks));
+		memcpy(chunks + nr, ix->records, ix->nr_chunks * sizeof(*chunks));
+		memcpy(pieces, ix->pieces, ix->nr_chunks * sizeof(*pieces));
+	}
+	free(ix->entries);
+	free(ix->pieces);
+	ix->own_bytes += (uint64_t)(nr - ix->max_chunks) * (2 * sizeof(*chunks) + sizeof(*pieces));
+	ix->entries = chunks;
+	ix->records = chunks + nr;
+	ix->pieces = pieces;
 	ix->order.chunks = ix->records;
-	ix->nr_dir = nr_dir;
+	ix->max_chunks = nr;
 	return 0;
 }
 
-/* Add @nr chunks that are one piece of memory. */
-static int chunks_add(struct okv_index *ix, uint32_t nr)
+/* Another directory in place of the one there is, with @last (unless NULL) in place of its last chunk. */
+static int dir_replace(struct okv_index *ix, uint32_t max_chunks, const struct okv_chunk_ref *last)
 {
-	size_t entry_bytes = (size_t)CHUNK_ENTRIES * sizeof(struct entry);
-	size_t record_bytes = (size_t)CHUNK_ENTRIES * ix->stride;
+	struct okv_index_dir *dir = mem_alloc(ix, dir_bytes(max_chunks)), *old = ix->dir;
+
+	if (!dir)
+		return -ENOMEM;
+	dir->max_chunks = max_chunks;
+	dir->nr_chunks = ix->nr_chunks;
+	if (ix->nr_chunks)
+		memcpy(dir->chunks, old->chunks, ix->nr_chunks * sizeof(*dir->chunks));
+	if (last)
+		dir->chunks[ix->nr_chunks - 1] = *last;
+	(void)OKV_FAILPOINT("index.dir_filled");
+	/* Readers may be in the old one until they look at the version of the tables again. */
+	tables_begin(ix);
+	OKV_ORDERED_STORE(&ix->head->dir_off, mem_off(ix, dir));
+	(void)OKV_FAILPOINT("index.dir_switched");
+	tables_end(ix);
+	ix->dir = dir;
+	if (old)
+		mem_free(ix, old, dir_bytes(old->max_chunks));
+	return 0;
+}
+
+static int dir_grow(struct okv_index *ix, uint32_t nr)
+{
+	uint32_t max = ix->max_chunks ? 2 * ix->max_chunks : 1;
+	int ret = 0;
+
+	if (max < nr)
+		max = nr;
+	if (nr > ix->max_chunks)
+		ret = pointers_grow(ix, max);
+	if (!ret && (!ix->dir || nr > ix->dir->max_chunks))
+		ret = dir_replace(ix, max, NULL);
+	return ret;
+}
+
+static int chunk_alloc(struct okv_index *ix, uint32_t nr_entries, unsigned char **entries, unsigned char **records)
+{
+	*entries = mem_alloc(ix, (size_t)nr_entries * sizeof(struct okv_entry));
+	if (!*entries)
+		return -ENOMEM;
+	*records = mem_alloc(ix, (size_t)nr_entries * ix->stride);
+	if (!*records) {
+		mem_free(ix, *entries, (size_t)nr_entries * sizeof(struct okv_entry));
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+/* The full-sized chunks that there are, then room for @nr_entries more, in one piece of memory. */
+static int chunks_add(struct okv_index *ix, uint32_t nr_entries)
+{
+	uint32_t nr = (nr_entries + OKV_CHUNK_ENTRIES - 1) >> OKV_CHUNK_SHIFT, i;
 	unsigned char *entries, *records;
-	uint32_t i;
 	int ret;
 
-	if (nr > CHUNKS_MAX - ix->nr_chunks)
+	if (nr > OKV_CHUNKS_MAX - ix->nr_chunks)
 		return -ENOMEM;
 	ret = dir_grow(ix, ix->nr_chunks + nr);
 	if (ret)
 		return ret;
-	entries = mem_alloc(ix, nr * entry_bytes);
-	if (!entries)
-		return -ENOMEM;
-	records = mem_alloc(ix, nr * record_bytes);
-	if (!records) {
-		mem_free(ix, entries, nr * entry_bytes);
-		return -ENOMEM;
-	}
+	ret = chunk_alloc(ix, nr_entries, &entries, &records);
+	if (ret)
+		return ret;
+	(void)OKV_FAILPOINT("index.chunk_taken");
 	for (i = 0; i < nr; i++) {
-		ix->entries[ix->nr_chunks + i] = entries + i * entry_bytes;
-		ix->records[ix->nr_chunks + i] = records + i * record_bytes;
+		uint32_t at = ix->nr_chunks + i, rest = nr_entries - (i << OKV_CHUNK_SHIFT);
+
+		ix->entries[at] = entries + (size_t)i * OKV_CHUNK_ENTRIES * sizeof(struct okv_entry);
+		ix->records[at] = records + (size_t)i * OKV_CHUNK_ENTRIES * ix->stride;
+		ix->pieces[at] = i ? 0 : nr;
+		ix->dir->chunks[at] = (struct okv_chunk_ref){
+			.entries_off = mem_off(ix, ix->entries[at]),
+			.records_off = mem_off(ix, ix->records[at]),
+			.nr = rest < OKV_CHUNK_ENTRIES ? rest : OKV_CHUNK_ENTRIES,
+		};
 	}
 	ix->nr_chunks += nr;
+	ix->nr_room += nr_entries;
+	OKV_ORDERED_STORE(&ix->dir->nr_chunks, ix->nr_chunks);
+	(void)OKV_FAILPOINT("index.chunk_listed");
 	return 0;
+}
+
+/* A short last chunk, which is a piece of its own, moves to where there is room for @nr_entries. */
+static int chunk_extend(struct okv_index *ix, uint32_t nr_entries)
+{
+	uint32_t at = ix->nr_chunks - 1, nr_old = ix->nr_room - (at << OKV_CHUNK_SHIFT);
+	unsigned char *entries, *records;
+	struct okv_chunk_ref ref;
+	int ret;
+
+	ret = chunk_alloc(ix, nr_entries, &entries, &records);
+	if (ret)
+		return ret;
+	memcpy(entries, ix->entries[at], (size_t)nr_old * sizeof(struct okv_entry));
+	memcpy(records, ix->records[at], (size_t)nr_old * ix->stride);
+	ref = (struct okv_chunk_ref){ .entries_off = mem_off(ix, entries), .records_off = mem_off(ix, records),
+				      .nr = nr_entries };
+	ret = dir_replace(ix, ix->dir->max_chunks, &ref);
+	if (ret) {
+		mem_free(ix, entries, (size_t)nr_entries * sizeof(struct okv_entry));
+		mem_free(ix, records, (size_t)nr_entries * ix->stride);
+		return ret;
+	}
+	mem_free(ix, ix->entries[at], (size_t)nr_old * sizeof(struct okv_entry));
+	mem_free(ix, ix->records[at], (size_t)nr_old * ix->stride);
+	ix->entries[at] = entries;
+	ix->records[at] = records;
+	ix->nr_room += nr_entries - nr_old;
+	return 0;
+}
+
+/* Room for at least one entry more. */
+static int room_grow(struct okv_index *ix)
+{
+	return mem_is_lasting(ix) ? -ENOMEM : chunks_add(ix, OKV_CHUNK_ENTRIES);
 }
 
 /* The table ---------------------------------------------------------------------------------- */
 
-static int table_init(struct okv_index *ix, struct table *tab, uint32_t log2_buckets)
+static size_t table_bytes(uint32_t log2_buckets)
 {
-	struct bucket *buckets = mem_alloc(ix, sizeof(*buckets) << log2_buckets);
+	return sizeof(struct okv_bucket) << log2_buckets;
+}
 
-	if (!buckets)
-		return -ENOMEM;
+static uint32_t table_log2(const struct table *tab)
+{
+	return 32 - tab->shift;
+}
+
+static void table_set(struct table *tab, struct okv_bucket *buckets, uint32_t log2_buckets)
+{
 	tab->buckets = buckets;
 	tab->mask = (uint32_t)((1ull << log2_buckets) - 1);
 	tab->shift = 32 - log2_buckets;
 	tab->nr_used = 0;
+}
+
+static int table_init(struct okv_index *ix, struct table *tab, uint32_t log2_buckets)
+{
+	struct okv_bucket *buckets = mem_alloc(ix, table_bytes(log2_buckets));
+
+	if (!buckets)
+		return -ENOMEM;
+	table_set(tab, buckets, log2_buckets);
 	return 0;
 }
 
 static void table_fini(struct okv_index *ix, struct table *tab)
 {
-	mem_free(ix, tab->buckets, ((size_t)tab->mask + 1) * sizeof(*tab->buckets));
+	mem_free(ix, tab->buckets, table_bytes(table_log2(tab)));
 	tab->buckets = NULL;
+}
+
+static struct okv_table_ref table_ref(const struct okv_index *ix, const struct table *tab)
+{
+	struct okv_table_ref ref = { 0 };
+
+	if (tab->buckets) {
+		ref.off = mem_off(ix, tab->buckets);
+		ref.log2_buckets = table_log2(tab);
+	}
+	return ref;
+}
+
+/* Readers are to see both tables as they are now. */
+static void tables_publish(struct okv_index *ix)
+{
+	tables_begin(ix);
+	ix->head->tab = table_ref(ix, &ix->tab);
+	ix->head->old = table_ref(ix, &ix->old);
+	tables_end(ix);
 }
 
 static inline uint64_t table_slots(const struct table *tab)
 {
-	return tab->buckets ? ((uint64_t)tab->mask + 1) * BUCKET_SLOTS : 0;
+	return tab->buckets ? ((uint64_t)tab->mask + 1) * OKV_BUCKET_SLOTS : 0;
 }
 
-static inline struct bucket *table_home(const struct table *tab, uint32_t tag)
+static inline struct okv_bucket *table_home(const struct table *tab, uint32_t tag)
 {
 	return &tab->buckets[tag >> tab->shift];
 }
 
-/* A bit for each of BUCKET_SLOTS words that is @word. No branches: which slot it is cannot be foreseen. */
-static inline uint32_t slots_with(const uint32_t *words, uint32_t word)
+/* Around a change of a bucket's slots. Only one thread writes, so the version is not contended. */
+static inline void bucket_begin(struct okv_bucket *bucket)
 {
-	_Static_assert(BUCKET_SLOTS == 7, "one term a slot");
-	return (uint32_t)(words[0] == word) | (uint32_t)(words[1] == word) << 1 | (uint32_t)(words[2] == word) << 2 |
-	       (uint32_t)(words[3] == word) << 3 | (uint32_t)(words[4] == word) << 4 | (uint32_t)(words[5] == word) << 5 |
-	       (uint32_t)(words[6] == word) << 6;
+	__atomic_store_n(&bucket->version, bucket->version + 1, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+static inline void bucket_end(struct okv_bucket *bucket)
+{
+	__atomic_store_n(&bucket->version, bucket->version + 1, __ATOMIC_RELEASE);
 }
 
 static void table_add(struct table *tab, uint32_t tag, uint32_t id)
@@ -327,14 +431,16 @@ static void table_add(struct table *tab, uint32_t tag, uint32_t id)
 	uint32_t at = tag >> tab->shift, empty;
 
 	for (;; at = (at + 1) & tab->mask) {
-		struct bucket *bucket = &tab->buckets[at];
+		struct okv_bucket *bucket = &tab->buckets[at];
 
-		empty = slots_with(bucket->ids, 0);
+		empty = okv_slots_with(bucket->ids, 0);
 		if (empty) {
 			unsigned int i = (unsigned int)__builtin_ctz(empty);
 
+			bucket_begin(bucket);
 			bucket->tags[i] = tag;
 			bucket->ids[i] = id + 1;
+			bucket_end(bucket);
 			tab->nr_used++;
 			return;
 		}
@@ -349,11 +455,13 @@ static bool table_del(struct table *tab, uint32_t tag, uint32_t id)
 	uint32_t at = home, nr, found;
 
 	for (nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
-		struct bucket *bucket = &tab->buckets[at];
+		struct okv_bucket *bucket = &tab->buckets[at];
 
-		found = slots_with(bucket->ids, id + 1);
+		found = okv_slots_with(bucket->ids, id + 1);
 		if (found) {
+			bucket_begin(bucket);
 			bucket->ids[__builtin_ctz(found)] = 0;
+			bucket_end(bucket);
 			tab->nr_used--;
 			for (; home != at; home = (home + 1) & tab->mask)
 				tab->buckets[home].nr_passed--;
@@ -365,31 +473,22 @@ static bool table_del(struct table *tab, uint32_t tag, uint32_t id)
 	return false;
 }
 
-static inline bool key_equal(const struct entry *e, const struct omnikv_key *key)
-{
-	uint64_t k[OMNIKV_KEY_BYTES_MAX / 8];
-
-	memcpy(k, key->bytes, sizeof(k));
-	return (((e->key[0] ^ k[0]) | (e->key[1] ^ k[1]) | (e->key[2] ^ k[2]) | (e->key[3] ^ k[3])) |
-		(e->key_len ^ key->len)) == 0;
-}
-
 static uint32_t table_find(struct okv_index *ix, const struct table *tab, uint32_t tag, uint32_t ns,
 			   const struct omnikv_key *key)
 {
 	uint32_t at = tag >> tab->shift, nr, found;
 
 	for (nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
-		const struct bucket *bucket = &tab->buckets[at];
+		const struct okv_bucket *bucket = &tab->buckets[at];
 
-		for (found = slots_with(bucket->tags, tag); found; found &= found - 1) {
+		for (found = okv_slots_with(bucket->tags, tag); found; found &= found - 1) {
 			uint32_t slot = bucket->ids[__builtin_ctz(found)];
-			const struct entry *e;
+			const struct okv_entry *e;
 
 			if (slot == 0)
 				continue;
 			e = entry_of(ix, slot - 1);
-			if (e->ns == ns && key_equal(e, key))
+			if (e->ns == ns && okv_key_equal(e, key))
 				return slot - 1;
 			ix->nr_collisions++;
 		}
@@ -402,10 +501,10 @@ static uint32_t table_find(struct okv_index *ix, const struct table *tab, uint32
 /* Brings in the entry that a bucket points to, for a table_find() soon after. */
 static inline void table_prefetch_entry(const struct okv_index *ix, const struct table *tab, uint32_t tag)
 {
-	const struct bucket *bucket = table_home(tab, tag);
+	const struct okv_bucket *bucket = table_home(tab, tag);
 	uint32_t found;
 
-	for (found = slots_with(bucket->tags, tag); found; found &= found - 1) {
+	for (found = okv_slots_with(bucket->tags, tag); found; found &= found - 1) {
 		uint32_t slot = bucket->ids[__builtin_ctz(found)];
 
 		if (slot != 0)
@@ -413,13 +512,30 @@ static inline void table_prefetch_entry(const struct okv_index *ix, const struct
 	}
 }
 
+/* Where the table has it: an entry that is not dropped. */
+static struct okv_bucket *bucket_of(const struct okv_index *ix, uint32_t tag, uint32_t id)
+{
+	const struct table *tab = &ix->tab;
+	uint32_t at, nr;
+
+	for (;; tab = &ix->old) {
+		for (at = tag >> tab->shift, nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
+			if (okv_slots_with(tab->buckets[at].ids, id + 1))
+				return &tab->buckets[at];
+			if (tab->buckets[at].nr_passed == 0)
+				break;
+		}
+		assert(tab == &ix->tab && ix->old.buckets);
+	}
+}
+
 /* Carry one bucket over. Its entries may be at home in earlier ones, all empty by now. */
 static void table_migrate_step(struct okv_index *ix)
 {
-	struct bucket *bucket = &ix->old.buckets[ix->old_next];
+	struct okv_bucket *bucket = &ix->old.buckets[ix->old_next];
 	unsigned int i;
 
-	for (i = 0; i < BUCKET_SLOTS; i++) {
+	for (i = 0; i < OKV_BUCKET_SLOTS; i++) {
 		uint32_t slot = bucket->ids[i], tag = bucket->tags[i];
 
 		if (slot == 0)
@@ -427,46 +543,69 @@ static void table_migrate_step(struct okv_index *ix)
 		table_add(&ix->tab, tag, slot - 1);
 		table_del(&ix->old, tag, slot - 1);
 	}
-	if (ix->old_next++ == ix->old.mask)
-		table_fini(ix, &ix->old);
+	if (ix->old_next++ == ix->old.mask) {
+		struct table done = ix->old;
+
+		ix->old.buckets = NULL;
+		tables_publish(ix);
+		table_fini(ix, &done);
+	}
 }
 
-/* Room for one more. */
-static int table_reserve(struct okv_index *ix)
+/* What there is moves to a table of this size, a bucket at each insertion. */
+static int table_grow(struct okv_index *ix, uint32_t log2_buckets)
 {
 	struct table bigger;
 	int ret;
 
-	if (ix->old.buckets)
-		table_migrate_step(ix);
-	if ((ix->tab.nr_used + ix->old.nr_used + 1) * LOAD_DEN <= table_slots(&ix->tab) * LOAD_NUM)
-		return 0;
 	while (ix->old.buckets)
 		table_migrate_step(ix);
-	if (ix->tab.shift <= 1)
+	if (log2_buckets > 31)
 		return -ENOMEM;
-	ret = table_init(ix, &bigger, 32 - ix->tab.shift + 1);
+	ret = table_init(ix, &bigger, log2_buckets);
 	if (ret)
 		return ret;
 	ix->old = ix->tab;
 	ix->old_next = 0;
 	ix->tab = bigger;
+	tables_publish(ix);
 	return 0;
+}
+
+/* Room for one more. */
+static int table_reserve(struct okv_index *ix)
+{
+	if (ix->old.buckets)
+		table_migrate_step(ix);
+	if ((ix->tab.nr_used + ix->old.nr_used + 1) * LOAD_DEN <= table_slots(&ix->tab) * LOAD_NUM)
+		return 0;
+	return mem_is_lasting(ix) ? -ENOMEM : table_grow(ix, table_log2(&ix->tab) + 1);
+}
+
+/* Of a table for @nr entries. */
+static uint32_t table_log2_for(uint64_t nr)
+{
+	uint32_t log2_buckets = 0;
+
+	while ((OKV_BUCKET_SLOTS << log2_buckets) * (uint64_t)LOAD_NUM < nr * LOAD_DEN ||
+	       (1u << log2_buckets) < BUCKETS_MIN)
+		log2_buckets++;
+	return log2_buckets;
 }
 
 /* Hash --------------------------------------------------------------------------------------- */
 
-static inline uint64_t ns_mix(uint32_t ns)
-{
-	return ((uint64_t)ns + 1) * 0x9e3779b97f4a7c15ull;
-}
-
-/* Length and zero padding are part of what is hashed. */
 static inline uint32_t key_tag(const struct okv_index *ix, uint64_t mix, const struct omnikv_key *key)
 {
-	uint64_t h = XXH3_64bits_withSecret(key, sizeof(*key), ix->secret, SECRET_BYTES);
+	return okv_key_tag(ix->secret, ix->tag_mask, mix, key);
+}
 
-	return (uint32_t)((h ^ mix) >> 32) & ix->tag_mask;
+/* The hash of an entry, out of its seal. */
+static inline uint32_t entry_tag(const struct okv_index *ix, uint32_t id)
+{
+	const struct okv_entry *e = entry_of(ix, id);
+
+	return e->seal ^ okv_entry_sum(e, record_of(ix, id), ix->nr_groups);
 }
 
 static uint32_t find(struct okv_index *ix, uint32_t tag, uint32_t ns, const struct omnikv_key *key)
@@ -494,46 +633,78 @@ static inline void prefetch_entry(const struct okv_index *ix, uint32_t tag)
 
 /* Life --------------------------------------------------------------------------------------- */
 
+static const struct okv_index_allocator default_mem = { .alloc = default_alloc, .free = default_free };
+
+static struct okv_index *index_new(const struct okv_index_config *config)
+{
+	struct okv_index *ix = aligned_alloc(64, (sizeof(*ix) + 63) & ~(size_t)63);
+
+	if (!ix)
+		return NULL;
+	memset(ix, 0, sizeof(*ix));
+	ix->mem = config->allocator ? *config->allocator : default_mem;
+	ix->nr_groups = config->nr_groups;
+	ix->optional_groups = config->optional_groups;
+	ix->block_tokens = config->block_tokens;
+	ix->stride = (uint32_t)(sizeof(struct okv_record) + config->nr_groups * sizeof(struct okv_group));
+	ix->free_ids = OKV_ENTRY_NONE;
+	ix->own_bytes = sizeof(*ix);
+	okv_evict_init(&ix->order, ix->stride);
+	return ix;
+}
+
+/* The writer's own part. */
+static void index_delete(struct okv_index *ix)
+{
+	free(ix->entries);
+	free(ix->pieces);
+	free(ix->ns_tails);
+	free(ix);
+}
+
+static bool config_is_valid(const struct okv_index_config *config)
+{
+	return config->nr_groups != 0 && config->nr_groups <= OKV_INDEX_GROUPS_MAX && config->block_tokens != 0 &&
+	       config->block_tokens <= OKV_INDEX_TOKENS_MAX && config->hash_bits <= 32 &&
+	       config->nr_entries_hint <= (uint64_t)OKV_CHUNKS_MAX * OKV_CHUNK_ENTRIES &&
+	       (config->nr_groups == 32 || !(config->optional_groups >> config->nr_groups));
+}
+
 int okv_index_create(const struct okv_index_config *config, struct okv_index **out)
 {
-	static const struct okv_index_allocator default_mem = { default_alloc, default_free, NULL };
-	const struct okv_index_allocator *mem = config->allocator ? config->allocator : &default_mem;
-	uint64_t hint = config->nr_entries_hint;
-	uint32_t log2_buckets = 0;
+	struct okv_index_head *head;
 	struct okv_index *ix;
 	int ret;
 
 	_Static_assert(sizeof(struct omnikv_key) == OMNIKV_KEY_BYTES_MAX + 4, "hashed as one piece");
-	if (config->nr_groups == 0 || config->nr_groups > OKV_INDEX_GROUPS_MAX ||
-	    config->block_tokens == 0 || config->block_tokens > OKV_INDEX_TOKENS_MAX || config->hash_bits > 32 ||
-	    hint > (uint64_t)CHUNKS_MAX * CHUNK_ENTRIES ||
-	    (config->nr_groups < 32 && config->optional_groups >> config->nr_groups))
+	if (!config_is_valid(config))
 		return -EINVAL;
-
-	ix = mem->alloc(mem->opaque, sizeof(*ix));
+	ix = index_new(config);
 	if (!ix)
 		return -ENOMEM;
-	memset(ix, 0, sizeof(*ix));
-	ix->mem = *mem;
-	ix->bytes = sizeof(*ix);
-	ix->nr_groups = config->nr_groups;
-	ix->optional_groups = config->optional_groups;
-	ix->block_tokens = config->block_tokens;
+	ret = -ENOMEM;
+	head = mem_alloc(ix, sizeof(*head));
+	if (!head)
+		goto err_free;
+	ix->head = head;
 	ix->tag_mask = config->hash_bits ? UINT32_MAX << (32 - config->hash_bits) : UINT32_MAX;
-	ix->stride = (uint32_t)(sizeof(struct record) + config->nr_groups * sizeof(struct group));
-	ix->free_ids = OKV_ENTRY_NONE;
-	XXH3_generateSecret(ix->secret, SECRET_BYTES, config->seed, sizeof(config->seed));
-	okv_evict_init(&ix->order, ix->stride);
+	XXH3_generateSecret(ix->secret, OKV_SECRET_BYTES, config->seed, sizeof(config->seed));
+	head->magic = OKV_INDEX_MAGIC;
+	head->version = OKV_INDEX_VERSION;
+	head->nr_groups = ix->nr_groups;
+	head->optional_groups = ix->optional_groups;
+	head->block_tokens = ix->block_tokens;
+	head->tag_mask = ix->tag_mask;
+	head->stride = ix->stride;
+	memcpy(head->secret, ix->secret, sizeof(head->secret));
+	head->crc = okv_crc32c(head, offsetof(struct okv_index_head, crc));
 
-	while ((BUCKET_SLOTS << log2_buckets) * (uint64_t)LOAD_NUM < hint * LOAD_DEN ||
-	       (1u << log2_buckets) < BUCKETS_MIN)
-		log2_buckets++;
-	ret = table_init(ix, &ix->tab, log2_buckets);
+	ret = table_init(ix, &ix->tab, table_log2_for(config->nr_entries_hint));
 	if (ret)
 		goto err_free;
-	if (hint) {
-		ix->nr_hint_chunks = (uint32_t)((hint + CHUNK_ENTRIES - 1) >> CHUNK_SHIFT);
-		ret = chunks_add(ix, ix->nr_hint_chunks);
+	tables_publish(ix);
+	if (config->nr_entries_hint) {
+		ret = okv_index_reserve(ix, config->nr_entries_hint);
 		if (ret)
 			goto err_free;
 	}
@@ -545,30 +716,75 @@ err_free:
 	return ret;
 }
 
+int okv_index_reserve(struct okv_index *ix, uint64_t nr)
+{
+	uint32_t log2_buckets;
+	int ret;
+
+	if (nr > (uint64_t)OKV_CHUNKS_MAX * OKV_CHUNK_ENTRIES)
+		return -ENOMEM;
+	if (!mem_is_lasting(ix) && nr > ix->nr_room) {
+		ret = chunks_add(ix, (uint32_t)(nr - ix->nr_room + OKV_CHUNK_ENTRIES - 1) & ~(OKV_CHUNK_ENTRIES - 1));
+		if (ret)
+			return ret;
+	}
+	while (nr > ix->nr_room) {
+		uint32_t nr_short = ix->nr_room % OKV_CHUNK_ENTRIES;
+		uint64_t nr_more = nr - ix->nr_room + nr_short;
+
+		if (nr_more > OKV_CHUNK_ENTRIES)
+			nr_more = OKV_CHUNK_ENTRIES;
+		ret = nr_short ? chunk_extend(ix, (uint32_t)nr_more) : chunks_add(ix, (uint32_t)nr_more);
+		if (ret)
+			return ret;
+	}
+	log2_buckets = table_log2_for(nr);
+	if (log2_buckets <= table_log2(&ix->tab))
+		return 0;
+	ret = table_grow(ix, log2_buckets);
+	if (ret)
+		return ret;
+	while (ix->old.buckets)
+		table_migrate_step(ix);
+	return 0;
+}
+
+uint64_t okv_index_room(const struct okv_index *ix)
+{
+	return ix->nr_room;
+}
+
+uint64_t okv_index_off(const struct okv_index *ix)
+{
+	return mem_off(ix, ix->head);
+}
+
 void okv_index_destroy(struct okv_index *ix)
 {
-	struct okv_index_allocator mem;
-	size_t entry_bytes, record_bytes;
 	uint32_t i;
 
 	if (!ix)
 		return;
-	entry_bytes = (size_t)CHUNK_ENTRIES * sizeof(struct entry);
-	record_bytes = (size_t)CHUNK_ENTRIES * ix->stride;
-	for (i = 0; i < ix->nr_chunks; i++) {
-		size_t nr = i == 0 && ix->nr_hint_chunks ? ix->nr_hint_chunks : 1;
+	for (i = 0; i < ix->nr_chunks; i += ix->pieces[i]) {
+		uint32_t nr_before = i << OKV_CHUNK_SHIFT, nr_behind = (i + ix->pieces[i]) << OKV_CHUNK_SHIFT;
+		size_t nr = (nr_behind < ix->nr_room ? nr_behind : ix->nr_room) - nr_before;
 
-		mem_free(ix, ix->entries[i], nr * entry_bytes);
-		mem_free(ix, ix->records[i], nr * record_bytes);
-		i += (uint32_t)nr - 1;
+		mem_free(ix, ix->entries[i], nr * sizeof(struct okv_entry));
+		mem_free(ix, ix->records[i], nr * ix->stride);
 	}
-	mem_free(ix, ix->entries, 2 * (size_t)ix->nr_dir * sizeof(*ix->entries));
-	mem_free(ix, ix->ns_tails, ix->nr_ns_tails * sizeof(*ix->ns_tails));
+	if (ix->dir)
+		mem_free(ix, ix->dir, dir_bytes(ix->dir->max_chunks));
 	table_fini(ix, &ix->tab);
 	table_fini(ix, &ix->old);
-	assert(ix->bytes == sizeof(*ix));
-	mem = ix->mem;
-	mem.free(mem.opaque, ix, sizeof(*ix));
+	mem_free(ix, ix->head, sizeof(*ix->head));
+	assert(ix->mem_bytes == 0);
+	index_delete(ix);
+}
+
+void okv_index_leave(struct okv_index *ix)
+{
+	if (ix)
+		index_delete(ix);
 }
 
 /* Insertion ---------------------------------------------------------------------------------- */
@@ -582,14 +798,11 @@ static int ns_tails_grow(struct okv_index *ix, uint32_t ns)
 		return 0;
 	while (nr <= ns)
 		nr *= 2;
-	tails = mem_alloc(ix, nr * sizeof(*tails));
+	tails = realloc(ix->ns_tails, nr * sizeof(*tails));
 	if (!tails)
 		return -ENOMEM;
-	memset(tails, 0xff, nr * sizeof(*tails));
-	if (ix->ns_tails) {
-		memcpy(tails, ix->ns_tails, ix->nr_ns_tails * sizeof(*tails));
-		mem_free(ix, ix->ns_tails, ix->nr_ns_tails * sizeof(*tails));
-	}
+	memset(tails + ix->nr_ns_tails, 0xff, (nr - ix->nr_ns_tails) * sizeof(*tails));
+	ix->own_bytes += (nr - ix->nr_ns_tails) * sizeof(*tails);
 	ix->ns_tails = tails;
 	ix->nr_ns_tails = nr;
 	return 0;
@@ -602,7 +815,7 @@ static uint32_t *tails_head(const struct okv_index *ix, uint32_t ns, uint32_t pa
 
 static void tail_add(struct okv_index *ix, uint32_t id)
 {
-	struct entry *e = entry_of(ix, id);
+	struct okv_entry *e = entry_of(ix, id);
 	uint32_t *head = tails_head(ix, e->ns, e->parent);
 
 	e->tail_prev = OKV_ENTRY_NONE;
@@ -612,7 +825,7 @@ static void tail_add(struct okv_index *ix, uint32_t id)
 	*head = id;
 }
 
-static void tail_del(struct okv_index *ix, const struct entry *e)
+static void tail_del(struct okv_index *ix, const struct okv_entry *e)
 {
 	if (e->tail_prev == OKV_ENTRY_NONE)
 		*tails_head(ix, e->ns, e->parent) = e->tail_next;
@@ -622,19 +835,19 @@ static void tail_del(struct okv_index *ix, const struct entry *e)
 		entry_of(ix, e->tail_next)->tail_prev = e->tail_prev;
 }
 
-static inline bool follows(const struct group *up, const struct group *g)
+static inline bool follows(const struct okv_group *up, const struct okv_group *g)
 {
 	return up->run_blocks < RUN_BLOCKS_MAX && up->nr_granules == g->nr_granules && up->granule + up->nr_granules == g->granule;
 }
 
-static void group_set(struct okv_index *ix, uint32_t parent, uint32_t group, struct group *g,
+static void group_set(struct okv_index *ix, uint32_t parent, uint32_t group, struct okv_group *g,
 		      const struct omnikv_extent *extent, uint32_t crc32c)
 {
-	struct group new = { .granule = extent->granule, .run_blocks = 1, .generation = extent->generation,
+	struct okv_group new = { .granule = extent->granule, .run_blocks = 1, .generation = extent->generation,
 		.nr_granules = extent->nr_granules, .crc32c = crc32c, .run_parent = parent };
 
 	if (parent != OKV_ENTRY_NONE && new.nr_granules) {
-		const struct group *up = &record_of(ix, parent)->groups[group];
+		const struct okv_group *up = &record_of(ix, parent)->groups[group];
 
 		if (follows(up, &new)) {
 			new.run_parent = up->run_parent;
@@ -681,14 +894,14 @@ static int block_check(const struct okv_index *ix, const struct okv_index_block 
 		if (block->position != 0)
 			return -EINVAL;
 	} else {
-		const struct entry *up;
+		const struct okv_entry *up;
 
 		if (!is_live(ix, block->parent))
 			return -ESTALE;
 		up = entry_of(ix, block->parent);
-		if (up->flags & ENTRY_F_DROPPED)
+		if (up->flags & OKV_ENTRY_F_DROPPED)
 			return -ESTALE;
-		if (up->ns != block->ns || (up->flags & ENTRY_F_PARTIAL) || up->position + 1 != block->position ||
+		if (up->ns != block->ns || (up->flags & OKV_ENTRY_F_PARTIAL) || up->position + 1 != block->position ||
 		    block->position == UINT32_MAX)
 			return -EINVAL;
 	}
@@ -699,8 +912,8 @@ static int block_check(const struct okv_index *ix, const struct okv_index_block 
 static int insert(struct okv_index *ix, const struct okv_index_block *block, uint32_t tag, uint32_t *out)
 {
 	bool is_partial = block->nr_tokens < ix->block_tokens;
-	struct record *rec;
-	struct entry *e;
+	struct okv_record *rec;
+	struct okv_entry *e;
 	uint32_t id, i;
 	int ret;
 
@@ -724,8 +937,8 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 	ret = table_reserve(ix);
 	if (ret)
 		return ret;
-	if (ix->free_ids == OKV_ENTRY_NONE && ix->nr_ids == ix->nr_chunks << CHUNK_SHIFT) {
-		ret = chunks_add(ix, 1);
+	if (ix->free_ids == OKV_ENTRY_NONE && ix->nr_ids == ix->nr_room) {
+		ret = room_grow(ix);
 		if (ret)
 			return ret;
 	}
@@ -737,27 +950,32 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 	} else {
 		id = ix->nr_ids++;
 		e = entry_of(ix, id);
+		OKV_ORDERED_STORE(&ix->head->nr_ids, ix->nr_ids);
 	}
 	memcpy(e->key, block->key->bytes, sizeof(e->key));
 	e->ns = block->ns;
 	e->parent = block->parent;
 	e->position = block->position;
 	e->nr_tokens = (uint16_t)block->nr_tokens;
-	e->key_len = (uint8_t)block->key->len;
-	e->flags = is_partial ? ENTRY_F_PARTIAL : 0;
+	e->flags = is_partial ? OKV_ENTRY_F_PARTIAL : 0;
 	e->nr_children = 0;
 	e->tails = OKV_ENTRY_NONE;
-	e->tag = tag;
 	e->heat = 0;
+	rec = record_of(ix, id);
+	for (i = 0; i < ix->nr_groups; i++)
+		group_set(ix, block->parent, i, &rec->groups[i], &block->extents[i], block->crc32c[i]);
+	okv_evict_node_init(&ix->order, id);
+	e->seal = tag ^ okv_entry_sum(e, rec, ix->nr_groups);
+	(void)OKV_FAILPOINT("index.insert_filled");
+	/* From here on it is there, also for a writer to come. */
+	OKV_ORDERED_STORE(&e->key_len, (uint8_t)block->key->len);
+	(void)OKV_FAILPOINT("index.insert_there");
 	if (block->parent != OKV_ENTRY_NONE)
 		entry_of(ix, block->parent)->nr_children++;
 	if (is_partial)
 		tail_add(ix, id);
-	rec = record_of(ix, id);
-	for (i = 0; i < ix->nr_groups; i++)
-		group_set(ix, block->parent, i, &rec->groups[i], &block->extents[i], block->crc32c[i]);
 	table_add(&ix->tab, tag, id);
-	okv_evict_node_init(&ix->order, id);
+	(void)OKV_FAILPOINT("index.insert_listed");
 	ix->nr_entries++;
 	ix->nr_partial += is_partial;
 	*out = id;
@@ -766,7 +984,7 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 
 int okv_index_insert(struct okv_index *ix, const struct okv_index_block *block, uint32_t *id)
 {
-	int ret = insert(ix, block, key_tag(ix, ns_mix(block->ns), block->key), id);
+	int ret = insert(ix, block, key_tag(ix, okv_ns_mix(block->ns), block->key), id);
 
 	if (ret == 0)
 		okv_evict_touch(&ix->order, *id, block->parent);
@@ -777,7 +995,7 @@ int okv_index_insert_path(struct okv_index *ix, const struct okv_index_block *fi
 			  uint32_t *ids, bool *is_new)
 {
 	struct okv_index_block block = *first;
-	uint64_t mix = ns_mix(first->ns);
+	uint64_t mix = okv_ns_mix(first->ns);
 	uint32_t tags[2 * PROBES], last = OKV_ENTRY_NONE, joint = OKV_ENTRY_NONE;
 	size_t i, ahead = 0;
 	int ret = 0;
@@ -825,7 +1043,7 @@ int okv_index_insert_path(struct okv_index *ix, const struct okv_index_block *fi
 
 uint32_t okv_index_find(struct okv_index *ix, uint32_t ns, const struct omnikv_key *key)
 {
-	return find(ix, key_tag(ix, ns_mix(ns), key), ns, key);
+	return find(ix, key_tag(ix, okv_ns_mix(ns), key), ns, key);
 }
 
 /* The full block of @key at @position, or OKV_ENTRY_NONE. */
@@ -835,9 +1053,9 @@ static uint32_t find_at(struct okv_index *ix, uint32_t tag, uint32_t ns, const s
 	uint32_t id = find(ix, tag, ns, key);
 
 	if (id != OKV_ENTRY_NONE) {
-		const struct entry *e = entry_of(ix, id);
+		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->position != position || (e->flags & ENTRY_F_PARTIAL))
+		if (e->position != position || (e->flags & OKV_ENTRY_F_PARTIAL))
 			id = OKV_ENTRY_NONE;
 	}
 	return id;
@@ -851,7 +1069,7 @@ static uint32_t find_at(struct okv_index *ix, uint32_t tag, uint32_t ns, const s
 static void search(struct okv_index *ix, uint32_t ns, const struct omnikv_key *keys, size_t nr_keys,
 		   struct okv_index_hit *hit)
 {
-	uint64_t mix = ns_mix(ns);
+	uint64_t mix = okv_ns_mix(ns);
 	size_t lo = 0, hi = nr_keys;
 
 	hit->entry = OKV_ENTRY_NONE;
@@ -891,7 +1109,7 @@ static void search(struct okv_index *ix, uint32_t ns, const struct omnikv_key *k
 static void walk_down(struct okv_index *ix, uint32_t ns, const struct omnikv_key *keys, size_t nr_keys,
 		      struct okv_index_hit *hit)
 {
-	uint64_t mix = ns_mix(ns);
+	uint64_t mix = okv_ns_mix(ns);
 	uint32_t tags[2 * PROBES], prev = OKV_ENTRY_NONE;
 	size_t i, home_ahead = 0, entry_ahead = 0;
 
@@ -958,9 +1176,9 @@ static bool verify(const struct okv_index *ix, const struct omnikv_key *keys, co
 	while (nr) {
 		for (i = 0; i < nr; i++) {
 			struct walk *w = &walks[i];
-			const struct entry *e = entry_of(ix, w->id);
+			const struct okv_entry *e = entry_of(ix, w->id);
 
-			if (!key_equal(e, &keys[w->position - 1]))
+			if (!okv_key_equal(e, &keys[w->position - 1]))
 				return false;
 			w->id = e->parent;
 			if (--w->position == w->until) {
@@ -996,7 +1214,7 @@ void okv_index_usable(const struct okv_index *ix, uint32_t groups, struct okv_in
 	uint32_t id = hit->entry;
 
 	while (id != OKV_ENTRY_NONE) {
-		const struct record *rec = record_of(ix, id);
+		const struct okv_record *rec = record_of(ix, id);
 		uint32_t wanted = groups, i;
 
 		for (i = 0; i < ix->nr_groups; i++) {
@@ -1017,12 +1235,12 @@ size_t okv_index_tails(const struct okv_index *ix, uint32_t ns, uint32_t parent,
 	size_t nr = 0;
 	uint32_t id;
 
-	if (parent == OKV_ENTRY_NONE ? ns >= ix->nr_ns_tails : (entry_of(ix, parent)->flags & ENTRY_F_PARTIAL) != 0)
+	if (parent == OKV_ENTRY_NONE ? ns >= ix->nr_ns_tails : (entry_of(ix, parent)->flags & OKV_ENTRY_F_PARTIAL) != 0)
 		return 0;
 	for (id = *tails_head(ix, ns, parent); id != OKV_ENTRY_NONE; id = entry_of(ix, id)->tail_next) {
-		const struct entry *e = entry_of(ix, id);
+		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->flags & ENTRY_F_DROPPED)
+		if (e->flags & OKV_ENTRY_F_DROPPED)
 			continue;
 		if (nr < max) {
 			tails[nr].entry = id;
@@ -1039,7 +1257,7 @@ size_t okv_index_tails(const struct okv_index *ix, uint32_t ns, uint32_t parent,
  */
 static inline bool run_step(const struct okv_index *ix, struct walk *w, uint32_t group, struct okv_index_run *run)
 {
-	const struct group *g = &record_of(ix, w->id)->groups[group];
+	const struct okv_group *g = &record_of(ix, w->id)->groups[group];
 	uint32_t nr = g->run_blocks, up = g->run_parent;
 
 	run->nr_blocks = 0;
@@ -1058,7 +1276,7 @@ static inline bool run_step(const struct okv_index *ix, struct walk *w, uint32_t
 	w->position -= nr;
 	if (w->position == w->until && w->expected != OKV_ENTRY_NONE) {
 		/* A run that goes on goes through the very extent of the entry expected there. */
-		const struct group *there = &record_of(ix, w->expected)->groups[group];
+		const struct okv_group *there = &record_of(ix, w->expected)->groups[group];
 
 		if (run->nr_blocks && nr < g->run_blocks)
 			return there->nr_granules == g->nr_granules && there->granule + there->nr_granules == run->granule;
@@ -1170,7 +1388,7 @@ void okv_index_blocks(const struct okv_index *ix, uint32_t id, uint32_t from, ui
 
 int okv_index_get(const struct okv_index *ix, uint32_t id, struct okv_index_info *info)
 {
-	const struct entry *e;
+	const struct okv_entry *e;
 
 	if (!is_live(ix, id))
 		return -ESTALE;
@@ -1182,8 +1400,8 @@ int okv_index_get(const struct okv_index *ix, uint32_t id, struct okv_index_info
 	info->parent = e->parent;
 	info->position = e->position;
 	info->nr_tokens = e->nr_tokens;
-	info->is_partial = e->flags & ENTRY_F_PARTIAL;
-	info->is_dropped = e->flags & ENTRY_F_DROPPED;
+	info->is_partial = e->flags & OKV_ENTRY_F_PARTIAL;
+	info->is_dropped = e->flags & OKV_ENTRY_F_DROPPED;
 	info->nr_children = info->is_partial ? 0 : e->nr_children;
 	info->nr_pins = okv_evict_node(&ix->order, id)->nr_pins;
 	info->heat = e->heat;
@@ -1193,7 +1411,7 @@ int okv_index_get(const struct okv_index *ix, uint32_t id, struct okv_index_info
 void okv_index_extent(const struct okv_index *ix, uint32_t id, uint32_t group, struct omnikv_extent *extent,
 		      uint32_t *crc32c)
 {
-	const struct group *g = &record_of(ix, id)->groups[group];
+	const struct okv_group *g = &record_of(ix, id)->groups[group];
 
 	extent->granule = g->granule;
 	extent->generation = g->generation;
@@ -1204,16 +1422,35 @@ void okv_index_extent(const struct okv_index *ix, uint32_t id, uint32_t group, s
 int okv_index_attach(struct okv_index *ix, uint32_t id, uint32_t group, const struct omnikv_extent *extent,
 		     uint32_t crc32c)
 {
-	struct group *g;
+	struct okv_bucket *bucket;
+	struct okv_group *g, new;
+	struct okv_entry *e;
+	uint32_t tag;
 
 	if (group >= ix->nr_groups || extent->nr_granules == 0 || extent->granule >= OKV_INDEX_GRANULES_MAX)
 		return -EINVAL;
-	if (!is_live(ix, id) || (entry_of(ix, id)->flags & ENTRY_F_DROPPED))
+	if (!is_live(ix, id) || (entry_of(ix, id)->flags & OKV_ENTRY_F_DROPPED))
 		return -ESTALE;
 	g = &record_of(ix, id)->groups[group];
 	if (g->nr_granules)
 		return -EEXIST;
-	group_set(ix, entry_of(ix, id)->parent, group, g, extent, crc32c);
+	e = entry_of(ix, id);
+	tag = entry_tag(ix, id);
+	bucket = bucket_of(ix, tag, id);
+	group_set(ix, e->parent, group, &new, extent, crc32c);
+	/* Absent until its length is there; a seal that does not count it yet says that it did not get so far. */
+	bucket_begin(bucket);
+	g->granule = new.granule;
+	g->run_blocks = new.run_blocks;
+	g->run_parent = new.run_parent;
+	g->generation = new.generation;
+	g->crc32c = new.crc32c;
+	(void)OKV_FAILPOINT("index.attach_filled");
+	OKV_ORDERED_STORE(&g->nr_granules, new.nr_granules);
+	(void)OKV_FAILPOINT("index.attach_there");
+	OKV_ORDERED_STORE(&e->seal, tag ^ okv_entry_sum(e, record_of(ix, id), ix->nr_groups));
+	bucket_end(bucket);
+	(void)OKV_FAILPOINT("index.attach_sealed");
 	return 0;
 }
 
@@ -1226,11 +1463,11 @@ static inline uint32_t heat_sum(uint32_t a, uint32_t b)
 
 void okv_index_touch(struct okv_index *ix, uint32_t id)
 {
-	struct entry *e = entry_of(ix, id);
+	struct okv_entry *e = entry_of(ix, id);
 
 	e->heat = heat_sum(e->heat, 1);
 	/* What was dropped keeps its place at the head. */
-	if (!(e->flags & ENTRY_F_DROPPED))
+	if (!(e->flags & OKV_ENTRY_F_DROPPED))
 		okv_evict_touch(&ix->order, id, e->parent);
 }
 
@@ -1253,14 +1490,15 @@ void okv_index_unpin(struct okv_index *ix, uint32_t id)
 	ix->nr_pins--;
 }
 
-static inline bool is_leaf(const struct entry *e)
+static inline bool is_leaf(const struct okv_entry *e)
 {
-	return (e->flags & ENTRY_F_PARTIAL) || e->nr_children == 0;
+	return (e->flags & OKV_ENTRY_F_PARTIAL) || e->nr_children == 0;
 }
 
-static void unlist(struct okv_index *ix, uint32_t id, const struct entry *e)
+static void unlist(struct okv_index *ix, uint32_t id)
 {
-	bool was_there = table_del(&ix->tab, e->tag, id) || (ix->old.buckets && table_del(&ix->old, e->tag, id));
+	uint32_t tag = entry_tag(ix, id);
+	bool was_there = table_del(&ix->tab, tag, id) || (ix->old.buckets && table_del(&ix->old, tag, id));
 
 	assert(was_there);
 	(void)was_there;
@@ -1269,8 +1507,8 @@ static void unlist(struct okv_index *ix, uint32_t id, const struct entry *e)
 /* @id is a leaf without pins; its node has been taken out of the order, or will be. */
 static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent *extents)
 {
-	struct entry *e = entry_of(ix, id);
-	const struct record *rec = record_of(ix, id);
+	struct okv_entry *e = entry_of(ix, id);
+	const struct okv_record *rec = record_of(ix, id);
 	uint32_t i, parent = e->parent;
 
 	for (i = 0; i < ix->nr_groups; i++) {
@@ -1278,21 +1516,24 @@ static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent 
 		extents[i].generation = rec->groups[i].generation;
 		extents[i].nr_granules = rec->groups[i].nr_granules;
 	}
-	if (e->flags & ENTRY_F_DROPPED)
+	if (e->flags & OKV_ENTRY_F_DROPPED)
 		ix->nr_dropped--;
 	else
-		unlist(ix, id, e);
-	if (e->flags & ENTRY_F_PARTIAL) {
+		unlist(ix, id);
+	(void)OKV_FAILPOINT("index.remove_unlisted");
+	/* Its extents go back to the pool after this. */
+	OKV_ORDERED_STORE(&e->key_len, 0);
+	(void)OKV_FAILPOINT("index.remove_gone");
+	if (e->flags & OKV_ENTRY_F_PARTIAL) {
 		tail_del(ix, e);
 		ix->nr_partial--;
 	}
 	if (parent != OKV_ENTRY_NONE) {
-		struct entry *up = entry_of(ix, parent);
+		struct okv_entry *up = entry_of(ix, parent);
 
 		up->nr_children--;
 		up->heat = heat_sum(up->heat, e->heat);
 	}
-	e->key_len = 0;
 	e->parent = ix->free_ids;
 	ix->free_ids = id;
 	ix->nr_entries--;
@@ -1304,7 +1545,7 @@ static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent 
  */
 static uint32_t fetch_victims(const struct okv_index *ix, uint32_t id)
 {
-	uint32_t tags[PROBES], nr, i;
+	uint32_t ids[PROBES], nr, i;
 
 	for (nr = 0; nr < PROBES; nr++) {
 		uint32_t next = entry_of(ix, id)->parent;
@@ -1314,22 +1555,23 @@ static uint32_t fetch_victims(const struct okv_index *ix, uint32_t id)
 		if (next == OKV_EVICT_NONE)
 			break;
 		id = next;
-		tags[nr] = entry_of(ix, id)->tag;
+		ids[nr] = id;
 		prefetch(record_of(ix, id));
+		prefetch((const char *)record_of(ix, id) + ix->stride - 1);
 		if (id >= AHEAD) {
 			prefetch(entry_of(ix, id - AHEAD));
 			prefetch(record_of(ix, id - AHEAD));
 		}
 	}
 	for (i = 0; i < nr; i++)
-		prefetch(table_home(&ix->tab, tags[i]));
+		prefetch(table_home(&ix->tab, entry_tag(ix, ids[i])));
 	return id;
 }
 
 static void victim_set(const struct okv_index *ix, uint32_t id, struct okv_index_victim *v)
 {
-	const struct entry *e = entry_of(ix, id);
-	const struct record *rec = record_of(ix, id);
+	const struct okv_entry *e = entry_of(ix, id);
+	const struct okv_record *rec = record_of(ix, id);
 
 	memcpy(v->key.bytes, e->key, sizeof(e->key));
 	v->key.len = e->key_len;
@@ -1337,10 +1579,10 @@ static void victim_set(const struct okv_index *ix, uint32_t id, struct okv_index
 	v->position = e->position;
 	v->nr_tokens = e->nr_tokens;
 	v->heat = e->heat;
-	v->is_dropped = e->flags & ENTRY_F_DROPPED;
+	v->is_dropped = e->flags & OKV_ENTRY_F_DROPPED;
 	memset(&v->parent, 0, sizeof(v->parent));
 	if (e->parent != OKV_ENTRY_NONE) {
-		const struct entry *up = entry_of(ix, e->parent);
+		const struct okv_entry *up = entry_of(ix, e->parent);
 
 		memcpy(v->parent.bytes, up->key, sizeof(up->key));
 		v->parent.len = up->key_len;
@@ -1373,7 +1615,7 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 		tick = okv_evict_take(&ix->order, id);
 		nr_ahead = 0;
 		for (;;) {
-			const struct entry *e = entry_of(ix, id);
+			const struct okv_entry *e = entry_of(ix, id);
 
 			if (nr_ahead <= LOOKAHEAD && nr - done > nr_ahead) {
 				ahead = fetch_victims(ix, nr_ahead ? ahead : id);
@@ -1411,8 +1653,8 @@ int okv_index_remove(struct okv_index *ix, uint32_t id, struct omnikv_extent *ex
 static bool is_behind(const struct okv_index *ix, uint32_t id, uint32_t root, uint32_t position)
 {
 	for (;;) {
-		const struct entry *e = entry_of(ix, id);
-		const struct group *g = &record_of(ix, id)->groups[0];
+		const struct okv_entry *e = entry_of(ix, id);
+		const struct okv_group *g = &record_of(ix, id)->groups[0];
 
 		if (e->position <= position)
 			return id == root;
@@ -1434,13 +1676,13 @@ static int64_t drop_list(struct okv_index *ix, uint32_t head, uint32_t root, uin
 		if (!is_leaf(entry_of(ix, leaf)) || !is_behind(ix, leaf, root, position))
 			continue;
 		for (id = leaf;; id = entry_of(ix, id)->parent) {
-			struct entry *e = entry_of(ix, id);
+			struct okv_entry *e = entry_of(ix, id);
 
 			if (okv_evict_node(&ix->order, id)->tick > *tick)
 				*tick = okv_evict_node(&ix->order, id)->tick;
-			if (!(e->flags & ENTRY_F_DROPPED)) {
-				unlist(ix, id, e);
-				e->flags |= ENTRY_F_DROPPED;
+			if (!(e->flags & OKV_ENTRY_F_DROPPED)) {
+				unlist(ix, id);
+				e->flags |= OKV_ENTRY_F_DROPPED;
 				nr++;
 			}
 			if (id == root)
@@ -1456,9 +1698,13 @@ int64_t okv_index_drop(struct okv_index *ix, uint32_t root)
 	uint32_t id;
 	int64_t nr;
 
-	if (!is_live(ix, root) || (entry_of(ix, root)->flags & ENTRY_F_DROPPED))
+	if (!is_live(ix, root) || (entry_of(ix, root)->flags & OKV_ENTRY_F_DROPPED))
 		return -ESTALE;
-	nr = drop_list(ix, ix->order.listed.head, root, &tick);
+	/* The cause first: should the writer die before the rest is done, what is behind it goes with it. */
+	unlist(ix, root);
+	entry_of(ix, root)->flags |= OKV_ENTRY_F_DROPPED;
+	(void)OKV_FAILPOINT("index.drop_root");
+	nr = 1 + drop_list(ix, ix->order.listed.head, root, &tick);
 	nr += drop_list(ix, ix->order.parked.head, root, &tick);
 	ix->nr_dropped += (uint64_t)nr;
 	if (entry_of(ix, root)->parent != OKV_ENTRY_NONE)
@@ -1466,9 +1712,9 @@ int64_t okv_index_drop(struct okv_index *ix, uint32_t root)
 
 	/* Nodes that are OFF and dropped get their turn through a descendant: forget their uses too. */
 	for (id = 0; id < ix->nr_ids; id++) {
-		const struct entry *e = entry_of(ix, id);
+		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->key_len && (e->flags & ENTRY_F_DROPPED) && okv_evict_node(&ix->order, id)->tick)
+		if (e->key_len && (e->flags & OKV_ENTRY_F_DROPPED) && okv_evict_node(&ix->order, id)->tick)
 			okv_evict_demote(&ix->order, id, is_leaf(e));
 	}
 	return nr;
@@ -1487,7 +1733,7 @@ void okv_index_heat(const struct okv_index *ix, uint64_t *heat)
 
 	memset(heat, 0, ix->nr_ids * sizeof(*heat));
 	for (id = 0; id < ix->nr_ids; id++) {
-		const struct entry *e = entry_of(ix, id);
+		const struct okv_entry *e = entry_of(ix, id);
 
 		if (e->key_len == 0 || e->heat == 0)
 			continue;
@@ -1504,7 +1750,8 @@ void okv_index_stats(const struct okv_index *ix, struct okv_index_stats *stats)
 	stats->nr_pins = ix->nr_pins;
 	stats->nr_collisions = ix->nr_collisions;
 	stats->nr_slots = table_slots(&ix->tab) + table_slots(&ix->old);
-	stats->bytes = ix->bytes;
+	stats->bytes = ix->mem_bytes + ix->own_bytes;
+	stats->mem_bytes = ix->mem_bytes;
 }
 
 /* Every slot is where its hash can find it, and nr_passed is what the slots say. */
@@ -1521,14 +1768,14 @@ static const char *table_check(const struct okv_index *ix, const struct table *t
 	if (!passed)
 		return "";
 	for (at = 0; at <= tab->mask && !broken; at++) {
-		for (i = 0; i < BUCKET_SLOTS; i++) {
+		for (i = 0; i < OKV_BUCKET_SLOTS; i++) {
 			uint32_t slot = tab->buckets[at].ids[i], tag = tab->buckets[at].tags[i];
 
 			if (slot == 0)
 				continue;
 			nr++;
-			if (!is_live(ix, slot - 1) || entry_of(ix, slot - 1)->tag != tag ||
-			    (entry_of(ix, slot - 1)->flags & ENTRY_F_DROPPED))
+			if (!is_live(ix, slot - 1) || entry_tag(ix, slot - 1) != tag ||
+			    (entry_of(ix, slot - 1)->flags & OKV_ENTRY_F_DROPPED))
 				broken = "a slot names an entry that is gone, dropped, or of another hash";
 			for (home = tag >> tab->shift; home != at; home = (home + 1) & tab->mask)
 				passed[home]++;
@@ -1548,18 +1795,18 @@ static const char *table_check(const struct okv_index *ix, const struct table *t
 
 static const char *entry_check(struct okv_index *ix, uint32_t id)
 {
-	const struct entry *e = entry_of(ix, id);
-	const struct record *rec = record_of(ix, id);
+	const struct okv_entry *e = entry_of(ix, id);
+	const struct okv_record *rec = record_of(ix, id);
 	struct omnikv_key key = { .len = e->key_len };
 	uint32_t i, found;
 
 	memcpy(key.bytes, e->key, sizeof(e->key));
-	if (key_tag(ix, ns_mix(e->ns), &key) != e->tag)
-		return "an entry's hash is not that of its key";
-	found = find(ix, e->tag, e->ns, &key);
-	if ((e->flags & ENTRY_F_DROPPED) ? found == id : found != id)
+	if (key_tag(ix, okv_ns_mix(e->ns), &key) != entry_tag(ix, id))
+		return "an entry's seal is not that of its key and extents";
+	found = find(ix, entry_tag(ix, id), e->ns, &key);
+	if ((e->flags & OKV_ENTRY_F_DROPPED) ? found == id : found != id)
 		return "a key does not lead to its entry, or leads to a dropped one";
-	if (!(e->flags & ENTRY_F_PARTIAL) != (e->nr_tokens == ix->block_tokens))
+	if (!(e->flags & OKV_ENTRY_F_PARTIAL) != (e->nr_tokens == ix->block_tokens))
 		return "an entry's token count contradicts its being partial";
 	if (is_leaf(e) && rec->node.state == OKV_EVICT_OFF)
 		return "a leaf is not in the eviction order";
@@ -1567,17 +1814,17 @@ static const char *entry_check(struct okv_index *ix, uint32_t id)
 		if (e->position != 0)
 			return "an entry without parent is not at position 0";
 	} else {
-		const struct entry *up = entry_of(ix, e->parent);
+		const struct okv_entry *up = entry_of(ix, e->parent);
 
 		if (!is_live(ix, e->parent) || up->ns != e->ns || up->position + 1 != e->position ||
-		    (up->flags & ENTRY_F_PARTIAL))
+		    (up->flags & OKV_ENTRY_F_PARTIAL))
 			return "an entry's parent is gone, partial, or elsewhere";
-		if ((up->flags & ENTRY_F_DROPPED) && !(e->flags & ENTRY_F_DROPPED))
+		if ((up->flags & OKV_ENTRY_F_DROPPED) && !(e->flags & OKV_ENTRY_F_DROPPED))
 			return "an entry behind a dropped one is found";
 	}
 	for (i = 0; i < ix->nr_groups; i++) {
-		const struct group *g = &rec->groups[i];
-		const struct group *up = e->parent == OKV_ENTRY_NONE ? NULL :
+		const struct okv_group *g = &rec->groups[i];
+		const struct okv_group *up = e->parent == OKV_ENTRY_NONE ? NULL :
 			&record_of(ix, e->parent)->groups[i];
 		bool is_optional = ix->optional_groups & (1u << i);
 
@@ -1612,18 +1859,18 @@ int okv_index_check(const struct okv_index *cix, const char **reason)
 			broken = "a live entry is on the free list";
 	}
 	for (id = 0; id < ix->nr_ids && !broken; id++) {
-		const struct entry *e = entry_of(ix, id);
+		const struct okv_entry *e = entry_of(ix, id);
 
 		if (e->key_len == 0)
 			continue;
 		nr++;
-		nr_dropped += !!(e->flags & ENTRY_F_DROPPED);
-		nr_partial += !!(e->flags & ENTRY_F_PARTIAL);
+		nr_dropped += !!(e->flags & OKV_ENTRY_F_DROPPED);
+		nr_partial += !!(e->flags & OKV_ENTRY_F_PARTIAL);
 		nr_pins += record_of(ix, id)->node.nr_pins;
 		broken = entry_check(ix, id);
 		if (e->parent != OKV_ENTRY_NONE)
 			nr_children[e->parent]++;
-		if (e->flags & ENTRY_F_PARTIAL)
+		if (e->flags & OKV_ENTRY_F_PARTIAL)
 			continue;
 		for (tail = e->tails; tail != OKV_ENTRY_NONE && !broken; tail = entry_of(ix, tail)->tail_next) {
 			if (!is_live(ix, tail) || entry_of(ix, tail)->parent != id || nr_tails++ > ix->nr_entries)
@@ -1638,9 +1885,9 @@ int okv_index_check(const struct okv_index *cix, const char **reason)
 		}
 	}
 	for (id = 0; id < ix->nr_ids && !broken; id++) {
-		const struct entry *e = entry_of(ix, id);
+		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->key_len && (e->flags & ENTRY_F_PARTIAL ? 0 : e->nr_children) != nr_children[id])
+		if (e->key_len && (e->flags & OKV_ENTRY_F_PARTIAL ? 0 : e->nr_children) != nr_children[id])
 			broken = "a count of children is wrong";
 	}
 	free(nr_children);

@@ -34,11 +34,22 @@
 
 struct okv_index;
 
-/** Memory of the index; @bytes is the same at both calls. Zeroed memory or NULL. */
+/**
+ * struct okv_index_allocator - memory of the index, but for what only its writer needs
+ * @alloc: aligned to 64; NULL: none
+ * @free:  @bytes is the same as at the call before
+ * @base:  offsets that readers and later writers follow count from here
+ * @claim: memory that an earlier index got and that no one has claimed yet, by offset; NULL: no such memory.
+ *         Set where memory outlives the writer; such an index grows by okv_index_reserve() alone
+ * @peek:  the same without claiming it
+ */
 struct okv_index_allocator {
-	void	*(*alloc)(void *opaque, size_t bytes);
-	void	(*free)(void *opaque, void *mem, size_t bytes);
-	void	*opaque;
+	void		*(*alloc)(void *opaque, size_t bytes);
+	void		(*free)(void *opaque, void *mem, size_t bytes);
+	void		*opaque;
+	unsigned char	*base;
+	void		*(*claim)(void *opaque, uint64_t off, size_t bytes);
+	const void	*(*peek)(void *opaque, uint64_t off, size_t bytes);
 };
 
 /**
@@ -65,6 +76,42 @@ struct okv_index_config {
 int okv_index_create(const struct okv_index_config *config, struct okv_index **ix);
 /** NULL is ignored. Extents of entries still inside are the caller's affair. */
 void okv_index_destroy(struct okv_index *ix);
+/** Leave memory that outlives the writer as it is, for okv_index_recover(). NULL is ignored. */
+void okv_index_leave(struct okv_index *ix);
+/** Where its head lies, from the allocator's base on. */
+uint64_t okv_index_off(const struct okv_index *ix);
+/** Room for @nr blocks in all. -ENOMEM: nothing is lost; there may be room for some more than before. */
+int okv_index_reserve(struct okv_index *ix, uint64_t nr);
+/** Blocks that there is room for now. */
+uint64_t okv_index_room(const struct okv_index *ix);
+
+/**
+ * struct okv_index_recovery - what okv_index_recover() asks, and what it found
+ * @keep:       is this namespace known, and are these extents [nr_groups] what they should be, and
+ *              nobody else's? Then they are this block's from now on
+ * @nr_kept:    result: blocks that are there again
+ * @nr_dropped: result: blocks that failed a check, or whose ancestors did
+ */
+struct okv_index_recovery {
+	bool		(*keep)(void *opaque, uint32_t ns, const struct omnikv_extent *extents);
+	void		*opaque;
+	uint64_t	nr_kept;
+	uint64_t	nr_dropped;
+};
+
+/**
+ * okv_index_recover() - take over an index whose writer is gone
+ * @config:   groups and tokens that it must have, and the allocator; the rest is ignored
+ * @head_off: okv_index_off() of it
+ *
+ * Each entry is judged by its own check, by @recovery, and by its ancestors; no byte of KV is looked at.
+ * The order of eviction is what it was. Can be killed and begun again at any point. On an error what was
+ * claimed stays claimed, and nothing of the index is to be used.
+ *
+ * Return: 0, or -EBADMSG (no index, another shape, or a part of its memory is not the allocator's), -ENOMEM.
+ */
+int okv_index_recover(const struct okv_index_config *config, uint64_t head_off, struct okv_index_recovery *recovery,
+		      struct okv_index **ix);
 
 /**
  * struct okv_index_block - what one entry says
@@ -278,6 +325,7 @@ struct okv_index_stats {
 	uint64_t	nr_collisions;		/* slots whose hash agreed and whose key did not, ever */
 	uint64_t	nr_slots;		/* of the table, the one being left included */
 	uint64_t	bytes;			/* memory held */
+	uint64_t	mem_bytes;		/* of it, from the allocator */
 };
 
 void okv_index_stats(const struct okv_index *ix, struct okv_index_stats *stats);

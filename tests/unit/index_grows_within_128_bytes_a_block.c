@@ -159,7 +159,7 @@ static void lookups_while_growing(void **state)
 static void each_allocation_fails_once(void **state)
 {
 	struct counting c = { 0 };
-	struct okv_index_allocator mem = { counting_alloc, counting_free, &c };
+	struct okv_index_allocator mem = { .alloc = counting_alloc, .free = counting_free, .opaque = &c };
 	struct okv_index_config config = { .nr_groups = 1, .block_tokens = 16, .allocator = &mem };
 	uint64_t fail_at, nr_refused = 0;
 	bool was_reached = true;
@@ -203,13 +203,13 @@ static void each_allocation_fails_once(void **state)
 		}
 		okv_index_stats(ix, &stats);
 		assert_int_equal(stats.nr_entries, 40000);
-		assert_int_equal(stats.bytes, c.held_bytes);
+		assert_int_equal(stats.mem_bytes, c.held_bytes);
 		was_reached = c.nr_calls >= fail_at;
 		okv_index_destroy(ix);
 		assert_int_equal(c.held_bytes, 0);
 	}
 	print_message("# %llu allocations refused\n", (unsigned long long)nr_refused);
-	/* The index, table and directory; two pieces for each of two chunks; 11 doublings; tails. */
+	/* Head, table and directory; two pieces for each of two chunks; 11 doublings. */
 	assert_true(nr_refused >= 15);
 }
 

@@ -145,7 +145,7 @@ static void open_world(struct okv_bench *bench, struct world *w, bool is_scatter
 
 	memset(w, 0, sizeof(*w));
 	w->is_scattered = is_scattered;
-	w->allocator = (struct okv_index_allocator) { index_alloc, index_free, bench };
+	w->allocator = (struct okv_index_allocator) { .alloc = index_alloc, .free = index_free, .opaque = bench };
 	config.allocator = &w->allocator;
 	okv_bench_must(!omnikv_chain_key_create("a secret for the bench", 22, T, &w->chain_key), "no chain key");
 	w->recs = okv_bench_alloc(bench, nr_granules * sizeof(*w->recs));
