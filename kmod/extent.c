@@ -459,6 +459,21 @@ int okv_extent_list(struct okv_attach *attach, u32 states, u64 *from, struct omn
 
 /* ---- the end -------------------------------------------------------------------------- */
 
+/*
+ * May a transfer that the client began still reach the extent? Asked once here, so that what nobody
+ * else refers to is free when the client's end returns; the quarantine asks the others again.
+ */
+static bool must_rest(struct okv_pool *pool, const struct okv_hold *hold)
+{
+	/* What it could write, and what it said that a transfer still uses. */
+	if (!hold->is_private && !hold->nr_ios)
+		return false;
+	guard(rwsem_read)(&pool->users);
+	return pool->state == OKV_POOL_LIVE &&
+	       okv_segment_foreign_refs(&pool->seg, hold->ext.granule * pool->granule_pages,
+					(u64)hold->ext.nr_granules * pool->granule_pages) > 0;
+}
+
 void okv_extents_end(struct okv_attach *attach)
 {
 	struct okv_pool *pool = attach->pool;
@@ -467,8 +482,7 @@ void okv_extents_end(struct okv_attach *attach)
 
 	lockdep_assert_held(&attach->client->lock);
 	xa_for_each(&attach->holds, granule, hold) {
-		/* What it could write, and what it said that a transfer still uses. */
-		bool is_resting = (hold->is_private || hold->nr_ios) && READ_ONCE(pool->state) == OKV_POOL_LIVE;
+		bool is_resting = must_rest(pool, hold);
 
 		WARN_ON_ONCE(hold->nr_binds);
 		xa_erase(&attach->holds, granule);
