@@ -6,46 +6,72 @@
 #include "provider.h"
 
 #include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "error.h"
 #include "option.h"
 
-static int spec_embedded(const char *text, const char *size, struct okv_pool_spec *spec,
-			 struct omnikv_error *err)
+/* "SIZE" or "SIZE:REST"; @rest is NULL where there is no colon. */
+static int spec_size(const char *text, const char *size, uint64_t *bytes, const char **rest,
+		     struct omnikv_error *err)
 {
 	const char *colon = strchr(size, ':');
 	size_t len = colon ? (size_t)(colon - size) : strlen(size);
 	char copy[64];
-	int ret;
 
 	if (len >= sizeof(copy))
 		return okv_error_set(err, -EINVAL, "pool \"%.64s\": the size is too long", text);
 	memcpy(copy, size, len);
 	copy[len] = '\0';
-	ret = omnikv_size_parse(copy, &spec->bytes, err);
+	*rest = colon ? colon + 1 : NULL;
+	return omnikv_size_parse(copy, bytes, err);
+}
+
+static int spec_embedded(const char *text, const char *size, struct okv_pool_spec *spec,
+			 struct omnikv_error *err)
+{
+	int ret = spec_size(text, size, &spec->bytes, &spec->name, err);
+
 	if (ret)
 		return ret;
-	if (colon && !colon[1])
+	if (spec->name && !*spec->name)
 		return okv_error_set(err, -EINVAL, "pool \"%.64s\": no file after the last colon", text);
 	spec->kind = OKV_PROVIDER_EMBEDDED;
-	spec->name = colon ? colon + 1 : NULL;
 	return 0;
+}
+
+static int check_name(const char *text, const char *name, struct omnikv_error *err)
+{
+	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+	size_t len = strlen(name);
+
+	if (len && len <= OMNIKV_NAME_MAX && strspn(name, allowed) == len)
+		return 0;
+	return okv_error_set(err, -EINVAL,
+			     "pool \"%.64s\": a name is 1 to %d of the characters A-Z a-z 0-9 . _ -", text,
+			     OMNIKV_NAME_MAX);
 }
 
 static int spec_kmod(const char *text, const char *name, struct okv_pool_spec *spec,
 		     struct omnikv_error *err)
 {
-	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-	size_t len = strlen(name);
-
-	if (!len || len > 32 || strspn(name, allowed) != len)
-		return okv_error_set(err, -EINVAL,
-				     "pool \"%.64s\": a name is 1 to 32 of the characters A-Z a-z 0-9 . _ -", text);
 	spec->kind = OKV_PROVIDER_KMOD;
-	spec->bytes = 0;
 	spec->name = name;
-	return 0;
+	return check_name(text, name, err);
+}
+
+static int spec_auto(const char *text, const char *size, struct okv_pool_spec *spec, struct omnikv_error *err)
+{
+	int ret = spec_size(text, size, &spec->bytes, &spec->name, err);
+
+	if (ret)
+		return ret;
+	if (!spec->bytes)
+		return okv_error_set(err, -EINVAL, "pool \"%.64s\": of no size", text);
+	spec->kind = OKV_PROVIDER_AUTO;
+	return spec->name ? check_name(text, spec->name, err) : 0;
 }
 
 int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omnikv_error *err)
@@ -59,13 +85,65 @@ int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omn
 		ret = spec_kmod(text, text + 5, &parsed, err);
 	else if (!strncmp(text, "embedded:", 9))
 		ret = spec_embedded(text, text + 9, &parsed, err);
+	else if (!strncmp(text, "auto:", 5))
+		ret = spec_auto(text, text + 5, &parsed, err);
 	else if (strchr(text, ':'))
 		ret = okv_error_set(err, -EINVAL,
-				    "pool \"%.64s\": write SIZE, embedded:SIZE, embedded:SIZE:FILE or kmod:NAME", text);
+				    "pool \"%.64s\": write SIZE, embedded:SIZE[:FILE], kmod:NAME or auto:SIZE[:NAME]",
+				    text);
 	else
 		ret = spec_embedded(text, text, &parsed, err);
 	if (!ret)
 		*spec = parsed;
+	return ret;
+}
+
+/* The one notice of an opening: why it is not the module's pool, and what the other provider says. */
+struct auto_notice {
+	const struct omnikv_pool_config	*config;
+	struct omnikv_error		why;
+	bool				is_told;
+};
+
+static void auto_notice(void *opaque, const char *line)
+{
+	struct auto_notice *notice = opaque;
+	char text[2 * sizeof(notice->why.text) + 512];
+
+	notice->is_told = true;
+	snprintf(text, sizeof(text), "the pool is memory of this process: %s%s%s", notice->why.text,
+		 line ? "; " : "", line ? line : "");
+	notice->config->notice(notice->config->opaque, text);
+}
+
+static void auto_progress(void *opaque, uint64_t done_bytes, uint64_t total_bytes)
+{
+	struct auto_notice *notice = opaque;
+
+	notice->config->progress(notice->config->opaque, done_bytes, total_bytes);
+}
+
+/*
+ * The module where it is there and lets this user make pools. What it refuses for another reason
+ * (a limit, memory) is an error: memory of this process would pass that limit by.
+ */
+static int open_auto(struct okv_pool_spec *spec, const struct omnikv_pool_config *config,
+		     struct omnikv_pool **pool, struct omnikv_error *err)
+{
+	struct auto_notice notice = { .config = config };
+	struct omnikv_pool_config ours = *config;
+	int ret;
+
+	ret = okv_provider_kmod.open(spec, config, pool, &notice.why);
+	if (ret != -EOPNOTSUPP && ret != -EPERM)
+		return ret ? okv_error_set(err, ret, "%s", notice.why.text) : 0;
+	spec->name = NULL;
+	ours.opaque = &notice;
+	ours.notice = config->notice ? auto_notice : NULL;
+	ours.progress = config->progress ? auto_progress : NULL;
+	ret = okv_provider_embedded.open(spec, &ours, pool, err);
+	if (!ret && ours.notice && !notice.is_told)
+		auto_notice(&notice, NULL);
 	return ret;
 }
 
@@ -94,6 +172,8 @@ int omnikv_pool_open(const char *spec_text, const struct omnikv_pool_config *con
 	if (ret)
 		return ret;
 
+	if (spec.kind == OKV_PROVIDER_AUTO)
+		return open_auto(&spec, &full, pool, err);
 	if (spec.kind == OKV_PROVIDER_KMOD)
 		return okv_provider_kmod.open(&spec, &full, pool, err);
 	return okv_provider_embedded.open(&spec, &full, pool, err);

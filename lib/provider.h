@@ -18,13 +18,14 @@
 enum okv_provider_kind {
 	OKV_PROVIDER_EMBEDDED,
 	OKV_PROVIDER_KMOD,
+	OKV_PROVIDER_AUTO,	/* either, see omnikv_pool_open() */
 };
 
 /**
  * struct okv_pool_spec - a pool as users type it, parsed
- * @bytes: embedded: its size
- * @name:  embedded: the file's path, or NULL for an anonymous pool; kmod: the pool's name.
- *         Points into the text that was parsed.
+ * @bytes: its size; kmod: 0, or that of the pool to make where @name is not there yet
+ * @name:  embedded: the file's path, or NULL for an anonymous pool; kmod: the pool's name, or
+ *         NULL for one that ends with its last user. Points into the text that was parsed.
  */
 struct okv_pool_spec {
 	enum okv_provider_kind	kind;
@@ -32,7 +33,10 @@ struct okv_pool_spec {
 	const char		*name;
 };
 
-/** "SIZE", "embedded:SIZE", "embedded:SIZE:FILE", "kmod:NAME". -EINVAL with the reason in @err. */
+/**
+ * "SIZE", "embedded:SIZE", "embedded:SIZE:FILE", "kmod:NAME", "auto:SIZE", "auto:SIZE:NAME".
+ * -EINVAL with the reason in @err.
+ */
 int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omnikv_error *err);
 
 struct okv_provider;

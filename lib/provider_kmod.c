@@ -6,27 +6,37 @@
  * of /dev/omnikv, so that the module ends what it holds when this process dies; a window is the
  * module's. States, references and rights are the module's: it is asked for every call. Kept here
  * is only what a client has under way when it closes: until those transfers are over its file
- * stays open. Calls from any thread.
+ * stays open. Calls from any thread. Making a pool takes a thread where progress is asked for.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "error.h"
 #include "fd.h"
 #include "failpoint.h"
 #include "hold.h"
+#include "numa_policy.h"
 #include "provider.h"
 
 #define DEV_PATH	"/dev/omnikv"
 #define PAGE_BYTES	4096u
+#define SYSFS_POOLS	"/sys/class/misc/omnikv/pools"
+#define UNIT_BYTES	(UINT64_C(2) << 20)
 #define BINDS_MAX	256u	/* handed over at once; on the stack */
+#define CREATE_PAUSE_US	20000u
+#define CREATE_TRIES	3000u	/* a minute */
 
 struct kmod_pool {
 	struct omnikv_pool	pool;
@@ -123,8 +133,8 @@ static int open_dev(struct omnikv_error *err)
 		return okv_error_set(err, -EOPNOTSUPP,
 				     "the kernel module is not loaded (no " DEV_PATH "); load it with modprobe omnikv, or use embedded:SIZE");
 	if (dev < 0) {
-		ret = -errno;
-		return okv_error_set(err, ret, "cannot open " DEV_PATH ": %s", strerror(-ret));
+		ret = errno == EACCES ? -EPERM : -errno;
+		return okv_error_set(err, ret, "cannot open " DEV_PATH ": %s", strerror(errno));
 	}
 	ret = call(dev, OMNIKV_IOC_QUERY, &query);
 	if (ret || query.version < OMNIKV_UAPI_VERSION) {
@@ -157,6 +167,176 @@ static int open_fd(int dev, const char *name, int *fd, struct omnikv_error *err)
 	return 0;
 }
 
+/* ---- making one ------------------------------------------------------------------------- */
+
+struct creation {
+	int				dev;
+	struct omnikv_ioc_pool_create	*req;
+	int				ret;
+	atomic_bool			is_done;
+};
+
+static void *create_thread(void *opaque)
+{
+	struct creation *creation = opaque;
+
+	creation->ret = call(creation->dev, OMNIKV_IOC_POOL_CREATE, creation->req);
+	atomic_store(&creation->is_done, true);
+	return NULL;
+}
+
+static uint64_t ready_bytes(const char *name)
+{
+	char path[128], text[32];
+	ssize_t n = -1;
+	int fd;
+
+	snprintf(path, sizeof(path), SYSFS_POOLS "/%.*s/ready_bytes", OMNIKV_NAME_MAX, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		n = read(fd, text, sizeof(text) - 1);
+		close(fd);
+	}
+	if (n <= 0)
+		return 0;
+	text[n] = '\0';
+	return strtoull(text, NULL, 10);
+}
+
+/* One call that takes as long as clearing the memory: a thread makes it where somebody watches. */
+static int create(int dev, struct omnikv_ioc_pool_create *req, const struct omnikv_pool_config *config)
+{
+	struct creation creation = { .dev = dev, .req = req };
+	const struct timespec pause = { .tv_nsec = 20000000 };
+	uint64_t bytes = req->bytes, ready;
+	pthread_t thread;
+
+	if (!config->progress || pthread_create(&thread, NULL, create_thread, &creation)) {
+		create_thread(&creation);
+		return creation.ret;
+	}
+	while (!atomic_load(&creation.is_done)) {
+		nanosleep(&pause, NULL);
+		ready = ready_bytes((const char *)req->name);
+		config->progress(config->opaque, ready < bytes ? ready : bytes, bytes);
+	}
+	pthread_join(thread, NULL);
+	if (!creation.ret)
+		config->progress(config->opaque, bytes, bytes);
+	return creation.ret;
+}
+
+/* A name of the module's that nobody else uses. */
+static int name_transient(char *name, size_t size)
+{
+	uint64_t random;
+
+	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+		return -EIO;
+	snprintf(name, size, "auto-%d-%016" PRIx64, getpid(), random);
+	return 0;
+}
+
+static int explain_create(int dev, const struct omnikv_ioc_pool_create *req, int ret, struct omnikv_error *err)
+{
+	struct omnikv_ioc_query query = { 0 };
+
+	switch (ret) {
+	case -EPERM:
+		return okv_error_set(err, ret,
+				     "only CAP_SYS_ADMIN may make pools of the kernel module here (its user_bytes is 0)");
+	case -EDQUOT:
+		call(dev, OMNIKV_IOC_QUERY, &query);
+		return okv_error_set(err, ret,
+				     "pool \"%s\": asked %" PRIu64 " bytes, %" PRIu64 " of the module's %" PRIu64
+				     " are taken (a user's pools: %" PRIu64 "); 'omnikv pool list' shows by whom",
+				     (const char *)req->name, (uint64_t)req->bytes, (uint64_t)query.used_bytes,
+				     (uint64_t)query.limit_bytes, (uint64_t)query.user_bytes);
+	case -ENOMEM:
+		return okv_error_set(err, ret, "pool \"%s\": not enough memory for %" PRIu64 " bytes",
+				     (const char *)req->name, (uint64_t)req->bytes);
+	case -EINVAL:
+		return okv_error_set(err, ret,
+				     "pool \"%s\": the module refuses %" PRIu64 " bytes in granules of %u (up to 2 MiB), or these NUMA nodes",
+				     (const char *)req->name, (uint64_t)req->bytes, req->granule_bytes);
+	default:
+		return okv_error_set(err, ret, "pool \"%s\": %s", (const char *)req->name, strerror(-ret));
+	}
+}
+
+/* -EEXIST: somebody else has made it. */
+static int create_fd(int dev, const struct okv_pool_spec *spec, const struct omnikv_pool_config *config, int *fd,
+		     struct omnikv_error *err)
+{
+	struct omnikv_ioc_pool_create req = {
+		.mode = 0600, .granule_bytes = config->granule_bytes,
+		/* In one process clients trust one another. */
+		.flags = spec->name ? 0 : OMNIKV_CREATE_F_TRANSIENT | OMNIKV_CREATE_F_TRUSTED,
+	};
+	struct okv_numa_policy policy = { 0 };
+	char line[160];
+	int ret;
+
+	if (config->numa && !okv_numa_policy_parse(config->numa, &policy))
+		return okv_error_set(err, -EINVAL,
+				     "numa \"%.40s\": write bind:NODES, interleave:NODES or prefer:NODE, with NODES as 0,2-3",
+				     config->numa);
+	req.numa = policy.kind;
+	req.nodes = policy.nodes;
+	if (spec->bytes > UINT64_MAX - UNIT_BYTES)
+		return okv_error_set(err, -EINVAL, "pool: %" PRIu64 " bytes are too many", spec->bytes);
+	req.bytes = (spec->bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
+	if (spec->name)
+		memcpy(req.name, spec->name, strlen(spec->name));
+	ret = spec->name ? 0 : name_transient((char *)req.name, sizeof(req.name));
+	if (ret)
+		return okv_error_set(err, ret, "pool: no random numbers for its name");
+
+	ret = create(dev, &req, config);
+	if ((ret == -ENOMEM || ret == -EOPNOTSUPP) && !(config->flags & OMNIKV_POOL_F_REQUIRE_HUGE)) {
+		req.flags |= OMNIKV_CREATE_F_ACCEPT_SMALL;
+		ret = create(dev, &req, config);
+	}
+	if (ret)
+		return ret == -EEXIST ? ret : explain_create(dev, &req, ret, err);
+	if (req.small_units && config->notice) {
+		snprintf(line, sizeof(line), "pool %s: %u of its %" PRIu64 " units of 2 MiB are small pages",
+			 (const char *)req.name, req.small_units, (uint64_t)req.bytes / UNIT_BYTES);
+		config->notice(config->opaque, line);
+	}
+	*fd = okv_fd_high(req.pool_fd);
+	if (*fd >= 0)
+		return 0;
+	ret = -errno;
+	return okv_error_set(err, ret, "pool \"%s\": %s", (const char *)req.name, strerror(-ret));
+}
+
+/* The pool of that name; where @spec has a size, made if it is not there. */
+static int find_fd(int dev, const struct okv_pool_spec *spec, const struct omnikv_pool_config *config, int *fd,
+		   struct omnikv_error *err)
+{
+	bool may_make = spec->bytes && !(config->flags & OMNIKV_POOL_F_OPEN_ONLY);
+	unsigned int tries;
+	int ret = -ENOENT;
+
+	if (!spec->name)
+		return may_make ? create_fd(dev, spec, config, fd, err) :
+				  okv_error_set(err, ret, "pool: it has no name, so there is none to open");
+	/* It may come and go between two calls; several processes may begin with it at once. */
+	for (tries = 0; tries < CREATE_TRIES; tries++) {
+		ret = open_fd(dev, spec->name, fd, err);
+		if (ret != -ENOENT || !may_make)
+			return ret;
+		ret = create_fd(dev, spec, config, fd, err);
+		if (ret != -EEXIST)
+			return ret;
+		/* Its maker is still clearing it. */
+		usleep(CREATE_PAUSE_US);
+	}
+	return okv_error_set(err, -EBUSY, "pool \"%s\": another process has been making it for %u s", spec->name,
+			     CREATE_TRIES / (1000000u / CREATE_PAUSE_US));
+}
+
 static int kmod_open(const struct okv_pool_spec *spec, const struct omnikv_pool_config *config,
 		     struct omnikv_pool **out, struct omnikv_error *err)
 {
@@ -164,32 +344,38 @@ static int kmod_open(const struct okv_pool_spec *spec, const struct omnikv_pool_
 	struct kmod_pool *pool;
 	int ret;
 
-	if (config->numa)
+	if (config->numa && !spec->bytes)
 		return okv_error_set(err, -EINVAL,
 				     "pool \"%s\": a pool of the module has the NUMA policy of its creation", spec->name);
 	pool = calloc(1, sizeof(*pool));
 	if (!pool)
-		return -ENOMEM;
+		return okv_error_set(err, -ENOMEM, "pool: no memory");
 	pool->dev = open_dev(err);
 	ret = pool->dev;
 	if (ret < 0)
 		goto err_free;
-	ret = open_fd(pool->dev, spec->name, &pool->fd, err);
+	ret = find_fd(pool->dev, spec, config, &pool->fd, err);
 	if (ret)
 		goto err_dev;
 	info.pool_fd = pool->fd;
 	ret = call(pool->dev, OMNIKV_IOC_POOL_INFO, &info);
 	if (ret) {
-		okv_error_set(err, ret, "pool \"%s\": %s", spec->name, strerror(-ret));
+		okv_error_set(err, ret, "pool: %s", strerror(-ret));
+		goto err_fd;
+	}
+	if (spec->bytes && (spec->bytes + UNIT_BYTES - 1) / UNIT_BYTES != info.bytes / UNIT_BYTES) {
+		ret = okv_error_set(err, -EBADMSG,
+				    "pool \"%s\" is there with %" PRIu64 " bytes, asked for %" PRIu64 "; kmod:%s takes it as it is",
+				    (const char *)info.name, (uint64_t)info.bytes, spec->bytes, (const char *)info.name);
 		goto err_fd;
 	}
 	if (config->granule_bytes && config->granule_bytes != info.granule_bytes) {
-		ret = okv_error_set(err, -EBADMSG, "pool \"%s\": granule_bytes is %u, asked for %u", spec->name,
+		ret = okv_error_set(err, -EBADMSG, "pool \"%s\": granule_bytes is %u, asked for %u", (const char *)info.name,
 				    info.granule_bytes, config->granule_bytes);
 		goto err_fd;
 	}
 	if (config->flags & OMNIKV_POOL_F_REQUIRE_HUGE && info.small_units) {
-		ret = okv_error_set(err, -ENOMEM, "pool \"%s\": %u of its 2-MiB units are small pages", spec->name,
+		ret = okv_error_set(err, -ENOMEM, "pool \"%s\": %u of its 2-MiB units are small pages", (const char *)info.name,
 				    info.small_units);
 		goto err_fd;
 	}
@@ -200,7 +386,7 @@ static int kmod_open(const struct okv_pool_spec *spec, const struct omnikv_pool_
 	pool->pool.base = mmap(NULL, info.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pool->fd, 0);
 	if (pool->pool.base == MAP_FAILED) {
 		ret = -errno;
-		okv_error_set(err, ret, "pool \"%s\": cannot map its %llu bytes: %s", spec->name,
+		okv_error_set(err, ret, "pool \"%s\": cannot map its %llu bytes: %s", (const char *)info.name,
 			      (unsigned long long)info.bytes, strerror(-ret));
 		goto err_fd;
 	}
@@ -384,6 +570,9 @@ static int kmod_alloc(struct omnikv_client *base, uint32_t nr_granules, uint32_t
 	ret = -OKV_FAILPOINT("pool.alloc");
 	if (ret)
 		return ret;
+	/* Before @out is read: what can never be had has no array of that length. */
+	if ((uint64_t)nr_granules * count > kmod_pool(base->pool)->bytes / client->client.pool->granule_bytes)
+		return -ENOSPC;
 	/* Zeroed memory is always right, so that an untrusted pool is no error. */
 	if (flags & OMNIKV_ALLOC_F_NO_ZERO &&
 	    (client->is_manager || kmod_pool(base->pool)->flags & OMNIKV_CREATE_F_TRUSTED))

@@ -27,6 +27,7 @@
 #include "error.h"
 #include "fd.h"
 #include "failpoint.h"
+#include "numa_policy.h"
 #include "pool_file.h"
 
 #ifndef MFD_HUGE_2MB
@@ -105,87 +106,44 @@ static void read_boot_id(char *boot_id, size_t size)
 
 /* ---- NUMA ------------------------------------------------------------------------------- */
 
-/* One number of a node list; -1 when there is none, or none of this host's nodes. */
-static long numa_node(const char **text)
+/* Bit per node of this host that memory may be on. */
+static uint64_t numa_host_nodes(void)
 {
-	char *end;
-	long node;
+	uint64_t nodes = 0;
+	int i;
 
-	if (**text < '0' || **text > '9')
-		return -1;
-	node = strtol(*text, &end, 10);
-	*text = end;
-	return node <= numa_max_node() && numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned int)node) ? node : -1;
-}
-
-/* "0,2-3". libnuma's own parser writes to stderr. */
-static bool numa_parse_nodes(const char *text, struct bitmask *nodes)
-{
-	long first, last;
-
-	for (;; text++) {
-		first = last = numa_node(&text);
-		if (first >= 0 && *text == '-') {
-			text++;
-			last = numa_node(&text);
-		}
-		if (first < 0 || last < first)
-			return false;
-		while (first <= last)
-			numa_bitmask_setbit(nodes, (unsigned int)first++);
-		if (*text != ',')
-			return !*text;
-	}
-}
-
-/* "bind:0,1", "interleave:0-1", "prefer:0". The mask is the caller's to free. */
-static int numa_parse(struct opening *op, int *mode, struct bitmask **nodes)
-{
-	static const struct { const char *word; int mode; } modes[] = {
-		{ "bind:", MPOL_BIND }, { "interleave:", MPOL_INTERLEAVE }, { "prefer:", MPOL_PREFERRED },
-	};
-	const char *text = op->config->numa;
-	size_t i;
-
-	for (i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
-		size_t len = strlen(modes[i].word);
-
-		if (strncmp(text, modes[i].word, len))
-			continue;
-		if (numa_available() < 0)
-			return okv_error_set(op->err, -EOPNOTSUPP, "%s: numa \"%.40s\": the kernel has no NUMA support",
-					     op->label, text);
-		*nodes = numa_allocate_nodemask();
-		if (!*nodes)
-			return okv_error_set(op->err, -ENOMEM, "%s: no memory", op->label);
-		if (!numa_parse_nodes(text + len, *nodes)) {
-			numa_bitmask_free(*nodes);
-			return okv_error_set(op->err, -EINVAL,
-					     "%s: numa \"%.40s\": no list of nodes such as 0,2-3, or no such nodes (0 to %d are there)",
-					     op->label, text, numa_max_node());
-		}
-		*mode = modes[i].mode;
-		return 0;
-	}
-	return okv_error_set(op->err, -EINVAL,
-			     "%s: numa \"%.40s\": write bind:NODES, interleave:NODES or prefer:NODE", op->label, text);
+	for (i = 0; i <= numa_max_node() && i < 64; i++)
+		if (numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned int)i))
+			nodes |= 1ULL << i;
+	return nodes;
 }
 
 static int numa_apply(struct opening *op)
 {
-	struct bitmask *nodes = NULL;
-	int mode = MPOL_DEFAULT, ret;
+	static const int modes[] = {
+		[OMNIKV_NUMA_BIND] = MPOL_BIND, [OMNIKV_NUMA_INTERLEAVE] = MPOL_INTERLEAVE,
+		[OMNIKV_NUMA_PREFER] = MPOL_PREFERRED,
+	};
+	const char *text = op->config->numa;
+	struct okv_numa_policy policy;
+	unsigned long nodes;
 
-	if (!op->config->numa)
+	if (!text)
 		return 0;
-	ret = numa_parse(op, &mode, &nodes);
-	if (ret)
-		return ret;
-	if (mbind(op->pool->map_base, op->pool->map_bytes, mode, nodes->maskp, nodes->size + 1, 0))
-		ret = okv_error_set(op->err, -errno, "%s: numa \"%.40s\": %s", op->label, op->config->numa,
-				    strerror(errno));
-	numa_bitmask_free(nodes);
-	return ret;
+	if (!okv_numa_policy_parse(text, &policy))
+		return okv_error_set(op->err, -EINVAL,
+				     "%s: numa \"%.40s\": write bind:NODES, interleave:NODES or prefer:NODE, with NODES as 0,2-3",
+				     op->label, text);
+	if (numa_available() < 0)
+		return okv_error_set(op->err, -EOPNOTSUPP, "%s: numa \"%.40s\": the kernel has no NUMA support",
+				     op->label, text);
+	if (policy.nodes & ~numa_host_nodes())
+		return okv_error_set(op->err, -EINVAL, "%s: numa \"%.40s\": no such nodes (0 to %d are there)",
+				     op->label, text, numa_max_node());
+	nodes = policy.nodes;
+	if (mbind(op->pool->map_base, op->pool->map_bytes, modes[policy.kind], &nodes, 65, 0))
+		return okv_error_set(op->err, -errno, "%s: numa \"%.40s\": %s", op->label, text, strerror(errno));
+	return 0;
 }
 
 /* ---- mapping ---------------------------------------------------------------------------- */

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "numa_policy.h"
 #include "provider.h"
 
 static void sizes_in_powers_of_1024(void **state)
@@ -71,7 +72,7 @@ static void everything_else_is_refused_with_a_reason(void **state)
 	assert_int_equal(omnikv_size_parse("?", &bytes, NULL), -EINVAL);
 }
 
-static void pools_are_named_in_four_ways(void **state)
+static void pools_are_named_in_six_ways(void **state)
 {
 	struct okv_pool_spec spec;
 
@@ -90,12 +91,43 @@ static void pools_are_named_in_four_ways(void **state)
 	assert_int_equal(spec.kind, OKV_PROVIDER_KMOD);
 	assert_string_equal(spec.name, "team-a.1_B");
 	assert_int_equal(okv_pool_spec_parse("kmod:abcdefghijklmnopqrstuvwxyz012345", &spec, NULL), 0);
+	assert_int_equal(okv_pool_spec_parse("auto:2G", &spec, NULL), 0);
+	assert_int_equal(spec.kind, OKV_PROVIDER_AUTO);
+	assert_int_equal(spec.bytes, 2147483648);
+	assert_null(spec.name);
+	assert_int_equal(okv_pool_spec_parse("auto:2G:team-a", &spec, NULL), 0);
+	assert_int_equal(spec.bytes, 2147483648);
+	assert_string_equal(spec.name, "team-a");
+}
+
+static void numa_policies_are_lists_of_nodes(void **state)
+{
+	static const char *const refused[] = {
+		"", "bind", "bind:", "bind:,", "bind:0,", "bind:-1", "bind:2-1", "bind:64", "bind:0-64", "bind:0 ",
+		"bind:99999999999999999999", "Bind:0", "local:0", "prefer: 0", "bind:0-", "bind:0--1",
+	};
+	struct okv_numa_policy policy = { .kind = 77 };
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+		if (okv_numa_policy_parse(refused[i], &policy) || policy.kind != 77)
+			fail_msg("\"%s\"", refused[i]);
+	assert_true(okv_numa_policy_parse("bind:0,2-3", &policy));
+	assert_int_equal(policy.kind, OMNIKV_NUMA_BIND);
+	assert_int_equal(policy.nodes, 13);
+	assert_true(okv_numa_policy_parse("interleave:0-63", &policy));
+	assert_int_equal(policy.kind, OMNIKV_NUMA_INTERLEAVE);
+	assert_int_equal(policy.nodes, UINT64_MAX);
+	assert_true(okv_numa_policy_parse("prefer:63", &policy));
+	assert_int_equal(policy.kind, OMNIKV_NUMA_PREFER);
+	assert_int_equal(policy.nodes, 0x8000000000000000);
 }
 
 static void other_specifications_are_refused(void **state)
 {
 	static const char *const cases[] = {
-		"", "kmod:", "kmod:a/b", "kmod:a b", "kmod:abcdefghijklmnopqrstuvwxyz0123456", "embedded:", "embedded",
+		"", "auto:", "auto", "auto:0", "auto::a", "auto:4G:", "auto:4G:a/b", "auto:4G:a:b", "kmod:", "kmod:a/b", "kmod:a b", "kmod:abcdefghijklmnopqrstuvwxyz0123456", "embedded:", "embedded",
 		"embedded:4G:", "embedded::f", "4G:f", "Embedded:4G", "shm:4G", ":", "embedded:4GB:f",
 		"embedded:00000000000000000000000000000000000000000000000000000000000000001:f",
 	};
@@ -118,8 +150,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sizes_in_powers_of_1024),
 		cmocka_unit_test(everything_else_is_refused_with_a_reason),
-		cmocka_unit_test(pools_are_named_in_four_ways),
+		cmocka_unit_test(pools_are_named_in_six_ways),
 		cmocka_unit_test(other_specifications_are_refused),
+		cmocka_unit_test(numa_policies_are_lists_of_nodes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@
 
 #include "cmd.h"
 #include "kmod_pools.h"
+#include "numa_policy.h"
 
 #define CLIENTS_MAX	4096
 
@@ -36,52 +37,14 @@ struct okv_pool_args {
 
 /* ---- options ---------------------------------------------------------------------------------- */
 
-/* "0,2-3" to a mask; false where it is none. */
-static bool parse_nodes(const char *text, uint64_t *nodes)
-{
-	for (;; text++) {
-		char *end;
-		unsigned long first, last;
-
-		if (*text < '0' || *text > '9')
-			return false;
-		first = last = strtoul(text, &end, 10);
-		text = end;
-		if (*text == '-') {
-			last = strtoul(text + 1, &end, 10);
-			if (end == text + 1)
-				return false;
-			text = end;
-		}
-		if (last > 63 || first > last)
-			return false;
-		while (first <= last)
-			*nodes |= 1ULL << first++;
-		if (*text != ',')
-			return !*text;
-	}
-}
-
 static void parse_numa(struct omnikv_ioc_pool_create *req, const char *text)
 {
-	static const struct { const char *word; uint32_t numa; } words[] = {
-		{ "bind:", OMNIKV_NUMA_BIND }, { "interleave:", OMNIKV_NUMA_INTERLEAVE },
-		{ "prefer:", OMNIKV_NUMA_PREFER },
-	};
-	size_t i;
+	struct okv_numa_policy policy;
 
-	for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-		size_t len = strlen(words[i].word);
-
-		uint64_t nodes = 0;
-
-		if (strncmp(text, words[i].word, len) || !parse_nodes(text + len, &nodes))
-			continue;
-		req->nodes = nodes;
-		req->numa = words[i].numa;
-		return;
-	}
-	okv_usage("--numa: '%s' is not bind:NODES, interleave:NODES or prefer:NODE", text);
+	if (!okv_numa_policy_parse(text, &policy))
+		okv_usage("--numa: '%s' is not bind:NODES, interleave:NODES or prefer:NODE", text);
+	req->numa = policy.kind;
+	req->nodes = policy.nodes;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)

@@ -52,7 +52,7 @@ static const struct argp_option okv_options[] = {
 	{ "tenant", OPT_TENANT, "NAME", 0, "Whose blocks these are (default replay)", 2 },
 
 	{ .doc = "The memory:", .group = 3 },
-	{ "pool", OPT_POOL, "SPEC", 0, "SIZE, embedded:SIZE[:FILE] or kmod:NAME (default 1G)", 3 },
+	{ "pool", OPT_POOL, "SPEC", 0, "SIZE, embedded:SIZE[:FILE], kmod:NAME or auto:SIZE[:NAME] (default 1G)", 3 },
 	{ "numa", OPT_NUMA, "POLICY", 0, "bind:NODES, interleave:NODES or prefer:NODE", 3 },
 	{ "eviction", OPT_EVICTION, "NAME", 0, "Policy (default lru)", 3 },
 

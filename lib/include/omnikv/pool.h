@@ -80,7 +80,7 @@ OMNIKV_API int omnikv_size_parse(const char *text, uint64_t *bytes, struct omnik
 
 /**
  * omnikv_pool_open() - create or open a pool
- * @spec:   "SIZE", "embedded:SIZE", "embedded:SIZE:FILE" or "kmod:NAME"
+ * @spec:   "SIZE", "embedded:SIZE", "embedded:SIZE:FILE", "kmod:NAME", "auto:SIZE" or "auto:SIZE:NAME"
  * @config: NULL for defaults
  * @pool:   result; close with omnikv_pool_close()
  * @err:    may be NULL
@@ -88,10 +88,15 @@ OMNIKV_API int omnikv_size_parse(const char *text, uint64_t *bytes, struct omnik
  * A pool on FILE survives the process: what was SEALED or META is there again at the
  * next open, PRIVATE extents of dead clients are freed. It has one owner at a time.
  *
+ * "auto" is the module where it is loaded and lets this user make pools, else memory of this process
+ * (@notice says why). With NAME it is the module's pool of that name, made with SIZE where it is not
+ * there yet, and it stays; without, a pool that ends with its last user. SIZE is rounded up to 2 MiB.
+ *
  * Return: 0, or -EINVAL (spec, size below one granule, unaligned granule), -ENOMEM
  * (memory or huge pages short), -EBUSY (FILE is open elsewhere; @err names the holder),
  * -EBADMSG (FILE is no pool, or of another version or geometry; @err names the field),
- * -ENOENT, -ENOSPC (file system full), -EOPNOTSUPP (no module). A file that this call began is taken away again.
+ * -ENOENT, -EACCES (the module's pool is another user's), -EDQUOT (the module's limits),
+ * -ENOSPC (file system full), -EOPNOTSUPP (no module). A file that this call began is taken away again.
  */
 OMNIKV_API int omnikv_pool_open(const char *spec, const struct omnikv_pool_config *config,
 				struct omnikv_pool **pool, struct omnikv_error *err);
