@@ -14,6 +14,7 @@
 
 #include "block.h"
 #include "failpoint.h"
+#include "manager/import.h"
 #include "manager/space.h"
 #include "manager/tier.h"
 
@@ -87,6 +88,7 @@ int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, s
 	uint32_t few_entries[256], *entries = few_entries;
 	uint32_t block_tokens, tail_tokens;
 	struct okv_promoted promoted;
+	struct okv_imported imported;
 	struct okv_index_hit hit;
 	struct okv_visit visit;
 	struct omnikv_seq *seq;
@@ -99,19 +101,22 @@ int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, s
 		return -ENOMEM;
 	block_tokens = space->plan->plan.block_tokens;
 	okv_tier_promote(space, keys, nr_keys, tail, &promoted);
+	okv_import(space, keys, nr_keys, tail, 0, &imported);
 
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
 	ret = okv_match_locked(space, keys, nr_keys, tail, &seq->pin, &hit, &tail_tokens);
 	seq->nvme_blocks = okv_tier_settle(&visit, &promoted, ret ? 0 : hit.nr_blocks);
+	okv_import_end(&imported);
 	if (ret)
 		goto err_free;
 	okv_seq_link_locked(seq);
+	/* What is pinned stays, so memory can be had outside. */
+	okv_visit_leave(&visit);
+	okv_import_use(space, keys, nr_keys, tail, hit.nr_blocks, tail_tokens);
 	if (!hit.nr_blocks)
 		goto out;
 
-	/* What is pinned stays, so memory can be had outside. */
-	okv_visit_leave(&visit);
 	ret = okv_table_prepare(&seq->table, 0, hit.nr_blocks, okv_private_drop, &visit);
 	if (!ret && hit.nr_blocks > sizeof(few_entries) / sizeof(few_entries[0])) {
 		entries = malloc(hit.nr_blocks * sizeof(*entries));
@@ -216,6 +221,7 @@ void okv_seq_mark_stored(struct omnikv_seq *seq, uint64_t from, uint64_t to)
 void okv_seq_distrust(struct omnikv_seq *seq, uint64_t block_idx)
 {
 	uint32_t entry = seq->pin.entry;
+	struct omnikv_key key = { .len = 0 };
 	struct okv_index_info info;
 	struct okv_visit visit;
 
@@ -225,9 +231,13 @@ void okv_seq_distrust(struct omnikv_seq *seq, uint64_t block_idx)
 	okv_visit_enter(&visit);
 	for (uint64_t i = seq->nr_cached - 1; i > block_idx; i--)
 		entry = okv_index_get(seq->pin.shelf->index, entry, &info) ? OKV_ENTRY_NONE : info.parent;
+	if (entry != OKV_ENTRY_NONE && !okv_index_get(seq->pin.shelf->index, entry, &info))
+		key = info.key;
 	/* Dropped before by somebody else is as good. */
 	okv_index_drop(seq->pin.shelf->index, entry);
 	okv_visit_leave(&visit);
+	if (key.len)
+		okv_import_distrust(seq->space, &key);
 }
 
 /* ---- the partial tail ----------------------------------------------------------------------- */

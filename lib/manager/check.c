@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "manager/import.h"
 #include "option.h"
 #include "sequence.h"
 
@@ -30,6 +31,31 @@ static int okv_check_extent(struct omnikv_manager *manager, const struct omnikv_
 	if (info.state != state)
 		return BROKEN("%s: extent at granule %llu has state %u, not %u", what,
 			      (unsigned long long)extent->granule, info.state, state);
+	return 0;
+}
+
+/* An owned one is PRIVATE, or SEALED where the authority could not do more; an imported one is leased, also when given up. */
+static int okv_check_attached(struct omnikv_manager *manager, const struct omnikv_extent *extent, bool is_owned,
+			      struct omnikv_error *err)
+{
+	if (!extent->nr_granules)
+		return 0;
+	if (is_owned)
+		return okv_check_extent(manager, extent, OMNIKV_EXTENT_PRIVATE, "owned entry", err);
+	/* A generation is raised when it is given up: what is leased by us may be so, and is not re-used. */
+	if (!omnikv_extent_lease(manager->client, extent, 1))
+		return omnikv_extent_release(manager->client, extent, 1);
+	return 0;
+}
+
+/* Nothing is here that nothing uses. */
+static int okv_check_trimmed(const struct okv_shelf *shelf, struct omnikv_error *err)
+{
+	struct okv_index_info info;
+
+	for (uint32_t id = 0; id < okv_index_nr_ids(shelf->index); id++)
+		if (!okv_index_get(shelf->index, id, &info) && !info.nr_children && !info.nr_pins)
+			return BROKEN("entry %u is held, and nothing uses it", id);
 	return 0;
 }
 
@@ -54,8 +80,13 @@ static int okv_check_shelf(struct omnikv_manager *manager, struct okv_shelf *she
 			uint32_t crc;
 
 			okv_index_extent(shelf->index, id, g, &extent, &crc);
-			nr_granules += extent.nr_granules;
-			ret = okv_check_extent(manager, &extent, OMNIKV_EXTENT_SEALED, "entry", err);
+			if (okv_is_attached(manager)) {
+				ret = okv_check_attached(manager, &extent, okv_shelf_is_owned(shelf, id), err);
+				nr_granules += okv_shelf_is_owned(shelf, id) ? extent.nr_granules : 0;
+			} else {
+				nr_granules += extent.nr_granules;
+				ret = okv_check_extent(manager, &extent, OMNIKV_EXTENT_SEALED, "entry", err);
+			}
 			if (ret)
 				return ret;
 		}
@@ -68,6 +99,11 @@ static int okv_check_shelf(struct omnikv_manager *manager, struct okv_shelf *she
 		pin_blocks += pin->nr_blocks;
 		if (okv_index_get(shelf->index, pin->entry, &info) || info.position + 1 != pin->nr_blocks)
 			return BROKEN("a pin on entry %u says %u blocks", pin->entry, pin->nr_blocks);
+	}
+	if (okv_is_attached(manager)) {
+		ret = okv_check_trimmed(shelf, err);
+		if (ret)
+			return ret;
 	}
 	okv_index_stats(shelf->index, &stats);
 	if (nr_pins != stats.nr_pins || pin_blocks != shelf->pin_blocks)
@@ -123,8 +159,8 @@ static int okv_check_seq(struct omnikv_manager *manager, struct omnikv_seq *seq,
 
 			*nr_granules += extent->nr_granules;
 			ret = okv_check_extent(manager, extent,
-					       private->flags & OKV_PRIVATE_F_SEALED ? OMNIKV_EXTENT_SEALED :
-										       OMNIKV_EXTENT_PRIVATE,
+					       private->flags & OKV_PRIVATE_F_SEALED && !okv_is_attached(manager) ?
+					       OMNIKV_EXTENT_SEALED : OMNIKV_EXTENT_PRIVATE,
 					       "private block", err);
 		}
 	}

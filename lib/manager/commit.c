@@ -7,6 +7,9 @@
  *	sum	checksums are taken over what nothing can change any more
  *	insert	the entry appears in the index, whole; from here on the cache owns the extents
  *
+ * In an attached manager what others have published is imported first, the entry is one that this
+ * process owns, and the authority seals it when it is published (import.h).
+ *
  * Leaf by leaf of the block table, so that the lock is taken twice for 64 blocks and never
  * held while bytes are summed. Whatever fails, a block is an entry or it is the sequence's:
  * one that was sealed and not inserted stays private, and the next commit goes on from there.
@@ -20,6 +23,7 @@
 
 #include "block.h"
 #include "failpoint.h"
+#include "manager/import.h"
 
 /* One leaf's worth of blocks under way. */
 struct okv_commit {
@@ -31,6 +35,7 @@ struct okv_commit {
 	uint32_t		nr;
 	uint32_t		nr_tokens;	/* of each */
 	const struct omnikv_key	*keys;		/* [nr] */
+	const struct omnikv_key	*all_keys;	/* of the full blocks from the sequence's start */
 	int64_t			nr_published;
 };
 
@@ -46,12 +51,35 @@ static void *okv_commit_addr(const struct okv_commit *commit, const struct omnik
 	return manager->base + extent->granule * manager->granule_bytes;
 }
 
+/* No transfer is on it? */
+static bool okv_commit_is_idle(const struct okv_commit *commit, const struct omnikv_extent *extent)
+{
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+
+	return !omnikv_extent_query(commit->visit.manager->client, extent, &info) && !info.nr_refs;
+}
+
 static uint32_t okv_commit_sum(const struct okv_commit *commit, uint32_t slot, uint32_t group)
 {
 	const struct omnikv_plan *plan = &commit->seq->space->plan->plan;
 
 	return okv_block_crc(plan, group, okv_block_entries(plan, group, commit->nr_tokens),
 			     okv_commit_addr(commit, &okv_commit_extents(commit, slot)[group]));
+}
+
+/* The same by the authority, which then owns the state. */
+static void okv_commit_attach_there(struct okv_commit *commit, uint32_t slot, uint32_t entry, uint32_t group)
+{
+	struct omnikv_extent *extent = &okv_commit_extents(commit, slot)[group];
+	int ret;
+
+	if (!okv_commit_is_idle(commit, extent))
+		return;
+	ret = okv_import_attach(commit->seq->space, entry, group, extent, okv_commit_sum(commit, slot, group));
+	if (ret && ret != -ENODATA)
+		return;
+	commit->visit.manager->private_granules -= extent->nr_granules;
+	memset(extent, 0, sizeof(*extent));
 }
 
 /* The cached block lacks the state that ours has: add it. Nothing is lost where that fails. */
@@ -73,7 +101,13 @@ static void okv_commit_attach(struct okv_commit *commit, uint32_t slot, uint32_t
 		if (!(seq->space->needed_state >> g & 1) || !extent->nr_granules)
 			continue;
 		okv_index_extent(index, entry, g, &theirs, &crc);
-		if (theirs.nr_granules || omnikv_extent_seal(commit->visit.manager->client, extent, 1))
+		if (theirs.nr_granules)
+			continue;
+		if (okv_is_attached(commit->visit.manager)) {
+			okv_commit_attach_there(commit, slot, entry, g);
+			continue;
+		}
+		if (omnikv_extent_seal(commit->visit.manager->client, extent, 1))
 			continue;
 		if (okv_index_attach(index, entry, g, extent, okv_commit_sum(commit, slot, g)))
 			continue;
@@ -198,7 +232,10 @@ static int okv_commit_seal(struct okv_commit *commit)
 				extents[nr_extents++] = okv_commit_extents(commit, slot)[g];
 	}
 	ret = -OKV_FAILPOINT("commit.seal");
-	if (!ret && nr_extents)
+	if (okv_is_attached(commit->visit.manager)) {
+		for (uint32_t i = 0; i < nr_extents && !ret; i++)
+			ret = okv_commit_is_idle(commit, &extents[i]) ? 0 : -EBUSY;
+	} else if (!ret && nr_extents)
 		ret = omnikv_extent_seal(commit->visit.manager->client, extents, nr_extents);
 	if (ret)
 		return ret;
@@ -216,6 +253,8 @@ static void okv_commit_publish(struct okv_commit *commit, uint32_t slot, uint32_
 	uint32_t nr_blocks = commit->first - commit->slot + slot + 1;
 	int ret;
 
+	if (okv_is_attached(manager))
+		okv_import_own(shelf, entry);
 	for (uint32_t g = 0; g < commit->leaf->nr_groups; g++) {
 		manager->private_granules -= okv_commit_extents(commit, slot)[g].nr_granules;
 		shelf->nr_granules += okv_commit_extents(commit, slot)[g].nr_granules;
@@ -236,6 +275,18 @@ static void okv_commit_publish(struct okv_commit *commit, uint32_t slot, uint32_
 	commit->leaf->state_lo[slot] = commit->leaf->state_hi[slot];
 	commit->nr_published++;
 	manager->stats.blocks_committed++;
+}
+
+/* What is new here is to be published, by runs. */
+static void okv_commit_queue(struct okv_commit *commit, const uint32_t *entries, const bool *is_new, size_t nr)
+{
+	uint32_t nr_run = 0;
+
+	for (size_t i = 0; i < nr; i++) {
+		nr_run = is_new[i] ? nr_run + 1 : 0;
+		if (nr_run && (i + 1 == nr || !is_new[i + 1]))
+			okv_import_queue(commit->seq->space, entries[i], commit->first + i + 1, nr_run);
+	}
 }
 
 static int okv_commit_insert(struct okv_commit *commit)
@@ -259,6 +310,8 @@ static int okv_commit_insert(struct okv_commit *commit)
 	int error, ret;
 
 	error = -OKV_FAILPOINT("commit.insert");
+	if (!error && okv_is_attached(commit->visit.manager))
+		error = okv_import_prepare(seq->space->shelf, commit->nr);
 	if (error)
 		return error;
 	if (is_partial) {
@@ -282,6 +335,8 @@ static int okv_commit_insert(struct okv_commit *commit)
 		else
 			okv_commit_adopt(commit, commit->slot + i, entries[i]);
 	}
+	if (okv_is_attached(commit->visit.manager))
+		okv_commit_queue(commit, entries, is_new, nr_done);
 	return error;
 }
 
@@ -308,13 +363,18 @@ static int okv_commit_stop_at_published(struct okv_commit *commit)
 /* Publish the blocks of @commit: private ones that stand in one leaf, which is the sequence's alone. */
 static int okv_commit_run(struct okv_commit *commit)
 {
+	bool is_tail = commit->nr_tokens < commit->seq->space->plan->plan.block_tokens;
+	struct okv_imported imported;
 	int ret;
 
 	ret = okv_commit_own_odd(commit);
 	if (ret)
 		return ret;
+	okv_import(commit->seq->space, commit->all_keys, commit->first + (is_tail ? 0 : commit->nr),
+		   is_tail ? commit->keys : NULL, OKV_FIND_F_ANY, &imported);
 	okv_visit_enter(&commit->visit);
 	ret = okv_commit_adopt_cached(commit);
+	okv_import_end(&imported);
 	if (ret || !commit->nr)
 		goto out;
 	okv_commit_drop_states(commit);
@@ -337,6 +397,7 @@ static int okv_commit_run(struct okv_commit *commit)
 		ret = okv_commit_insert(commit);
 out:
 	okv_visit_leave(&commit->visit);
+	okv_imports_flush(commit->visit.manager);
 	return ret;
 }
 
@@ -432,7 +493,7 @@ static bool okv_commit_ends_entries(const struct omnikv_plan *plan, uint32_t nr_
 int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys, size_t nr_keys,
 			  const struct omnikv_key *tail)
 {
-	struct okv_commit commit = { .seq = seq };
+	struct okv_commit commit = { .seq = seq, .all_keys = keys };
 	const struct omnikv_plan *plan;
 	uint64_t nr_full;
 	uint32_t nr_rest;

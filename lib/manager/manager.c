@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "error.h"
+#include "manager/import.h"
 #include "manager/space.h"
 #include "manager/tier.h"
 #include "option.h"
@@ -61,6 +62,7 @@ void okv_visit_leave(struct okv_visit *visit)
 	okv_visit_flush(visit);
 	if (visit->manager->nr_waiting)
 		pthread_cond_broadcast(&visit->manager->room);
+	okv_imports_settle(visit->manager);
 	pthread_mutex_unlock(&visit->manager->lock);
 	visit->is_inside = false;
 }
@@ -129,6 +131,8 @@ void okv_pin_drop(struct okv_pin *pin)
 	pin->next->prev = pin->prev;
 	pin->prev = NULL;
 	pin->next = NULL;
+	if (okv_is_attached(pin->shelf->manager))
+		okv_import_trim(pin->shelf, pin->entry);
 }
 
 void okv_pin_adopt(struct okv_pin *pin, struct okv_pin *from)
@@ -143,6 +147,7 @@ void okv_pin_adopt(struct okv_pin *pin, struct okv_pin *from)
 
 int okv_pin_move(struct okv_shelf *shelf, struct okv_pin *pin, uint32_t entry, uint32_t nr_blocks)
 {
+	uint32_t before;
 	int ret;
 
 	if (entry == OKV_ENTRY_NONE) {
@@ -156,11 +161,14 @@ int okv_pin_move(struct okv_shelf *shelf, struct okv_pin *pin, uint32_t entry, u
 	ret = okv_index_pin(shelf->index, entry);
 	if (ret)
 		return ret;
-	okv_index_unpin(shelf->index, pin->entry);
+	before = pin->entry;
+	okv_index_unpin(shelf->index, before);
 	shelf->nr_unpins++;
 	shelf->pin_blocks += (uint64_t)nr_blocks - pin->nr_blocks;
 	pin->entry = entry;
 	pin->nr_blocks = nr_blocks;
+	if (okv_is_attached(shelf->manager))
+		okv_import_trim(shelf, before);
 	return 0;
 }
 
@@ -239,6 +247,14 @@ static uint64_t okv_cached_granules(const struct omnikv_manager *manager)
 static uint64_t okv_used_granules(const struct omnikv_manager *manager)
 {
 	return manager->private_granules + okv_cached_granules(manager) + manager->tier_granules;
+}
+
+void okv_note_peak(struct omnikv_manager *manager)
+{
+	uint64_t used = okv_used_granules(manager);
+
+	if (used > manager->peak_granules)
+		manager->peak_granules = used;
 }
 
 static uint64_t okv_entry_granules(const struct okv_shelf *shelf, uint32_t id)
@@ -402,7 +418,7 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
 {
 	struct omnikv_manager *manager = visit->manager;
 	uint64_t keep = visit->is_staging ? 0 : manager->staging_granules;
-	uint64_t need = 0, step = 0, free_granules, used;
+	uint64_t need = 0, step = 0, free_granules;
 	int ret;
 
 	for (uint32_t i = 0; i < nr_wants; i++)
@@ -442,9 +458,7 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
 			goto err;
 	}
 	manager->private_granules += need;
-	used = okv_used_granules(manager);
-	if (used > manager->peak_granules)
-		manager->peak_granules = used;
+	okv_note_peak(manager);
 	return 0;
 
 err:
@@ -475,8 +489,8 @@ bool okv_keys_are_valid(const struct omnikv_key *keys, size_t nr_keys, const str
 }
 
 /* The partial tail @key behind @hit, when it is there and can end a hit. */
-static bool okv_match_tail(const struct omnikv_space *space, const struct omnikv_key *key, struct okv_index_hit *hit,
-			   uint32_t *tail_tokens)
+static bool okv_match_tail(const struct omnikv_space *space, uint32_t groups, const struct omnikv_key *key,
+			   struct okv_index_hit *hit, uint32_t *tail_tokens)
 {
 	struct okv_index *index = space->shelf->index;
 	struct okv_index_hit with_tail;
@@ -489,8 +503,8 @@ static bool okv_match_tail(const struct omnikv_space *space, const struct omnikv
 	if (!info.is_partial || info.parent != hit->entry || info.position != hit->nr_blocks)
 		return false;
 	with_tail = (struct okv_index_hit){ .nr_blocks = hit->nr_blocks + 1, .entry = id };
-	if (space->needed_state) {
-		okv_index_usable(index, space->needed_state, &with_tail);
+	if (groups) {
+		okv_index_usable(index, groups, &with_tail);
 		if (with_tail.entry != id)
 			return false;
 	}
@@ -499,17 +513,17 @@ static bool okv_match_tail(const struct omnikv_space *space, const struct omnikv
 	return true;
 }
 
-static void okv_match_find(const struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-			   const struct omnikv_key *tail, struct okv_index_hit *hit, uint32_t *tail_tokens)
+void okv_match_find(const struct omnikv_space *space, uint32_t groups, const struct omnikv_key *keys, size_t nr_keys,
+		    const struct omnikv_key *tail, struct okv_index_hit *hit, uint32_t *tail_tokens)
 {
 	*tail_tokens = 0;
 	*hit = (struct okv_index_hit){ .entry = OKV_ENTRY_NONE };
 	if (nr_keys)
 		okv_index_match(space->shelf->index, space->id, keys, nr_keys, space->match_flags, hit);
-	if (tail && hit->nr_blocks == nr_keys && okv_match_tail(space, tail, hit, tail_tokens))
+	if (tail && hit->nr_blocks == nr_keys && okv_match_tail(space, groups, tail, hit, tail_tokens))
 		return;
-	if (space->needed_state && hit->nr_blocks)
-		okv_index_usable(space->shelf->index, space->needed_state, hit);
+	if (groups && hit->nr_blocks)
+		okv_index_usable(space->shelf->index, groups, hit);
 }
 
 int okv_match_locked(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
@@ -520,7 +534,7 @@ int okv_match_locked(struct omnikv_space *space, const struct omnikv_key *keys, 
 	uint64_t block_tokens = space->plan->plan.block_tokens;
 	int ret;
 
-	okv_match_find(space, keys, nr_keys, tail, hit, tail_tokens);
+	okv_match_find(space, space->needed_state, keys, nr_keys, tail, hit, tail_tokens);
 	if (hit->entry != OKV_ENTRY_NONE) {
 		ret = okv_pin_take(space->shelf, pin, hit->entry, hit->nr_blocks);
 		if (ret)
@@ -540,20 +554,23 @@ int64_t omnikv_lookup(struct omnikv_space *space, const struct omnikv_key *keys,
 	struct okv_index_hit hit;
 	struct okv_visit visit;
 	uint32_t tail_tokens;
+	int64_t nr_remote;
 
 	if (!space || !okv_keys_are_valid(keys, nr_keys, NULL))
 		return -EINVAL;
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
-	okv_match_find(space, keys, nr_keys, NULL, &hit, &tail_tokens);
+	okv_match_find(space, space->needed_state, keys, nr_keys, NULL, &hit, &tail_tokens);
 	okv_visit_leave(&visit);
-	return hit.nr_blocks;
+	nr_remote = okv_import_lookup(space, keys, nr_keys);
+	return nr_remote > (int64_t)hit.nr_blocks ? nr_remote : (int64_t)hit.nr_blocks;
 }
 
 int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		 const struct omnikv_key *tail, struct omnikv_match **out)
 {
 	struct okv_promoted promoted;
+	struct okv_imported imported;
 	struct omnikv_match *match;
 	struct okv_index_hit hit;
 	struct okv_visit visit;
@@ -565,13 +582,17 @@ int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size
 	if (!match)
 		return -ENOMEM;
 	okv_tier_promote(space, keys, nr_keys, tail, &promoted);
+	okv_import(space, keys, nr_keys, tail, 0, &imported);
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
 	ret = okv_match_locked(space, keys, nr_keys, tail, &match->pin, &hit, &match->tail_tokens);
 	if (!ret)
 		okv_space_get_locked(space);
 	okv_tier_settle(&visit, &promoted, ret ? 0 : hit.nr_blocks);
+	okv_import_end(&imported);
 	okv_visit_leave(&visit);
+	if (!ret)
+		okv_import_use(space, keys, nr_keys, tail, hit.nr_blocks, match->tail_tokens);
 	if (ret) {
 		free(match);
 		return ret;
@@ -635,11 +656,30 @@ int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens)
 	    need > manager->nr_granules - manager->staging_granules)
 		return -ENOSPC;
 
+	if (okv_is_attached(manager))
+		return okv_import_can_room(manager, need);
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
 	ret = okv_can_make_room(manager, need + manager->staging_granules);
 	okv_visit_leave(&visit);
 	return ret;
+}
+
+bool okv_manager_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+{
+	struct okv_visit visit;
+	uint64_t nr_free, freed;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	/* What others lease is given up and not free before they are done: more leaves in its place. */
+	while ((nr_free = okv_pool_free_granules(manager->pool)) < nr_granules) {
+		okv_evict_lost(&visit, nr_granules - nr_free, &freed);
+		if (!freed)
+			break;
+	}
+	okv_visit_leave(&visit);
+	return nr_free >= nr_granules;
 }
 
 int64_t omnikv_manager_reset(struct omnikv_manager *manager)
@@ -649,6 +689,8 @@ int64_t omnikv_manager_reset(struct omnikv_manager *manager)
 
 	if (!manager)
 		return -EINVAL;
+	if (okv_is_attached(manager))
+		return okv_import_reset(manager);
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
 	nr_blocks = okv_evict(&visit, UINT64_MAX, NULL);
@@ -682,6 +724,7 @@ int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_s
 	ret = okv_protected(manager, &full.nr_leased_blocks, &held);
 	full.cached_bytes = okv_cached_granules(manager) * manager->granule_bytes;
 	full.peak_used_bytes = manager->peak_granules * manager->granule_bytes;
+	full.blocks_queued = okv_imports_queued(manager);
 	full.mean_run_blocks = manager->nr_runs ? (double)manager->nr_placed / manager->nr_runs : 0;
 	okv_visit_leave(&visit);
 	if (ret)
@@ -753,17 +796,49 @@ static int okv_staging_init(struct omnikv_manager *manager, const struct omnikv_
 	return 0;
 }
 
-static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_manager_config *config,
-			     struct omnikv_manager **out, struct omnikv_error *err)
+void okv_manager_free(struct omnikv_manager *manager)
+{
+	pthread_cond_destroy(&manager->room);
+	pthread_mutex_destroy(&manager->lock);
+	free(manager);
+}
+
+int okv_manager_new(struct omnikv_client *client, struct omnikv_manager **out)
 {
 	struct omnikv_pool_info info = { .size = sizeof(info) };
 	struct omnikv_manager *manager;
-	struct omnikv_extent meta;
 	int ret;
 
 	ret = omnikv_pool_info(omnikv_client_pool(client), &info);
 	if (ret)
 		return ret;
+	manager = calloc(1, sizeof(*manager));
+	if (!manager)
+		return -ENOMEM;
+	ret = okv_manager_sync_init(manager);
+	if (ret) {
+		free(manager);
+		return ret;
+	}
+	manager->client = client;
+	manager->pool = omnikv_client_pool(client);
+	manager->base = omnikv_pool_base(manager->pool);
+	manager->granule_bytes = info.granule_bytes;
+	manager->nr_granules = info.nr_granules;
+	manager->sweep_at = 64;
+	manager->seqs.prev = &manager->seqs;
+	manager->seqs.next = &manager->seqs;
+	*out = manager;
+	return 0;
+}
+
+static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_manager_config *config,
+			     struct omnikv_manager **out, struct omnikv_error *err)
+{
+	struct omnikv_manager *manager;
+	struct omnikv_extent meta;
+	int ret;
+
 	/* Only the pool's manager may have META: the client proves that it is. */
 	ret = omnikv_extent_alloc(client, 1, 1, NULL, OMNIKV_ALLOC_F_META | OMNIKV_ALLOC_F_NO_ZERO, &meta);
 	if (!ret)
@@ -776,36 +851,20 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 	if (ret)
 		return ret;
 
-	manager = calloc(1, sizeof(*manager));
-	if (!manager)
-		return -ENOMEM;
-	ret = okv_manager_sync_init(manager);
+	ret = okv_manager_new(client, &manager);
 	if (ret)
-		goto err_free;
-	manager->client = client;
-	manager->pool = omnikv_client_pool(client);
-	manager->base = omnikv_pool_base(manager->pool);
-	manager->granule_bytes = info.granule_bytes;
-	manager->nr_granules = info.nr_granules;
+		return ret;
 	if (config->spill) {
 		ret = okv_staging_init(manager, config, err);
 		if (!ret)
 			ret = okv_tier_create(config->spill, config->spill_admit, &manager->tier);
-		if (ret)
-			goto err_sync;
+		if (ret) {
+			okv_manager_free(manager);
+			return ret;
+		}
 	}
-	manager->sweep_at = 64;
-	manager->seqs.prev = &manager->seqs;
-	manager->seqs.next = &manager->seqs;
 	*out = manager;
 	return 0;
-
-err_sync:
-	pthread_cond_destroy(&manager->room);
-	pthread_mutex_destroy(&manager->lock);
-err_free:
-	free(manager);
-	return ret;
 }
 
 int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
@@ -842,23 +901,26 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 	if (!manager)
 		return;
 	assert(manager->seqs.next == &manager->seqs);
-	omnikv_manager_reset(manager);
+	if (okv_is_attached(manager))
+		okv_imports_end(manager);
+	else
+		omnikv_manager_reset(manager);
 	okv_tier_destroy(manager);
 	okv_space_fini(manager);
 	while ((shelf = manager->shelves)) {
 		assert(shelf->pins.next == &shelf->pins);
 		manager->shelves = shelf->next;
 		okv_index_destroy(shelf->index);
+		free(shelf->owned);
 		free(shelf);
 	}
 	while ((slab = manager->slabs)) {
 		manager->slabs = slab->next;
 		free(slab);
 	}
-	pthread_cond_destroy(&manager->room);
-	pthread_mutex_destroy(&manager->lock);
 	atomic_store(&manager->client->is_managed, false);
-	free(manager);
+	okv_imports_destroy(manager);
+	okv_manager_free(manager);
 }
 
 struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager)

@@ -9,7 +9,7 @@
  * Accounting, which omnikv_manager_check() walks (granules):
  *
  *	private  = sum over private blocks of sequences, each once
- *	cached   = sum over entries of all shelves
+ *	cached   = sum over entries of all shelves (imported ones apart: another manager owns those)
  *	used     = private + cached + tier
  *	pool's PRIVATE and SEALED = used, where this is the pool's only client
  *	pins of an index = pins in its shelf's list
@@ -37,12 +37,14 @@
  * struct okv_shelf - blocks of all namespaces whose layouts have the same groups
  * @nr_groups, @optional_groups: fixed; see struct okv_index_config
  * @block_granules: most that one block of any of its namespaces takes
- * @nr_granules:    of all entries
+ * @nr_granules:    of all entries that are this manager's own
+ * @owned:         attached managers: bit per entry id; its extents are PRIVATE of this client, not yet published
  * @pins:          head of the list of active pins
  * @pin_blocks:    sum of their path lengths: at least the number of blocks that they protect
  */
 struct okv_shelf {
 	struct okv_shelf	*next;
+	struct omnikv_manager	*manager;
 	struct okv_index	*index;
 	uint32_t		nr_groups;
 	uint32_t		optional_groups;
@@ -51,6 +53,8 @@ struct okv_shelf {
 	struct okv_pin		pins;
 	uint64_t		pin_blocks;
 	uint64_t		nr_unpins;	/* that ever were */
+	uint64_t		*owned;
+	uint32_t		nr_owned_ids;
 };
 
 /** A plan that spaces share; equal plans are one. */
@@ -67,6 +71,7 @@ struct okv_space_plan {
  * @match_flags:  OKV_INDEX_MATCH_F_*: keys of a declared chain name their whole prefix;
  *                opaque ones are compared one by one
  * @nr_opens:     omnikv_space_open() less omnikv_space_close(), and its sequences and matches
+ * @remote:       attached managers: what the authority calls it
  */
 struct omnikv_space {
 	struct omnikv_manager	*manager;
@@ -77,6 +82,7 @@ struct omnikv_space {
 	uint32_t		needed_state;
 	uint32_t		match_flags;
 	uint64_t		nr_opens;
+	void			*remote;
 	uint8_t			identity[32];
 	uint8_t			kin[32];	/* identity of all its fields but those of the layout */
 };
@@ -100,6 +106,7 @@ struct okv_seq_link {
 };
 
 struct okv_tier;
+struct okv_imports;
 
 struct omnikv_manager {
 	/* fixed after creation */
@@ -113,6 +120,7 @@ struct omnikv_manager {
 	struct okv_tier		*tier;		/* NULL: no spill store */
 	uint64_t		staging_granules;	/* stay free but for what comes back from the spill store */
 	uint64_t		staging_wait_ns;
+	struct okv_imports	*imports;	/* NULL: this manager decides itself; see import.h */
 
 	pthread_mutex_t		lock;
 	pthread_cond_t		room;		/* memory may have become free */
@@ -220,12 +228,25 @@ bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
 /** The shelf that is to give, of those whose bit in @done is not set; NULL: none. */
 struct okv_shelf *okv_evict_shelf(const struct omnikv_manager *manager, uint64_t done);
 
+/** What omnikv_manager_create() and an attached manager have in common: nothing in it yet. -ENOMEM. */
+int okv_manager_new(struct omnikv_client *client, struct omnikv_manager **manager);
+/** A manager with nothing in it. */
+void okv_manager_free(struct omnikv_manager *manager);
+/** Evict until @nr_granules are free in the pool. false: nothing more can leave. */
+bool okv_manager_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
+
+/** The most that was ever in use may be now. Inside a visit. */
+void okv_note_peak(struct omnikv_manager *manager);
+
 /** Granules that a block takes; of state groups only where @with_state. */
 uint64_t okv_plan_granules(const struct omnikv_plan *plan, bool with_state);
 
 /** Are these keys, each of 1 to OMNIKV_KEY_BYTES_MAX bytes with zeroes behind? @tail may be NULL. */
 bool okv_keys_are_valid(const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail);
 
+/** The longest path whose last block has all of @groups; nothing is pinned, touched or counted. */
+void okv_match_find(const struct omnikv_space *space, uint32_t groups, const struct omnikv_key *keys, size_t nr_keys,
+		    const struct omnikv_key *tail, struct okv_index_hit *hit, uint32_t *tail_tokens);
 /**
  * okv_match_locked() - find, pin, touch and count
  * @hit: OKV_ENTRY_NONE and 0 blocks when there is none; else @pin is active

@@ -14,6 +14,7 @@
 #include <sys/random.h>
 
 #include "error.h"
+#include "manager/import.h"
 #include "option.h"
 
 /* Unused spaces are looked for when there are this many; costs a walk over all entries. */
@@ -82,6 +83,7 @@ static struct okv_shelf *okv_shelf_get(struct omnikv_manager *manager, const str
 		free(shelf);
 		return NULL;
 	}
+	shelf->manager = manager;
 	shelf->nr_groups = config.nr_groups;
 	shelf->optional_groups = config.optional_groups;
 	shelf->pins.next = &shelf->pins;
@@ -136,6 +138,7 @@ static void okv_space_free(struct omnikv_manager *manager, struct omnikv_space *
 	while (*link != space)
 		link = &(*link)->next;
 	*link = space->next;
+	okv_import_space_end(space);
 	manager->space_of_id[space->id] = NULL;
 	manager->nr_spaces--;
 	okv_space_plan_put(manager, space->plan);
@@ -354,6 +357,11 @@ err_free:
 	free(new);
 out:
 	okv_visit_leave(&visit);
+	if (!ret && okv_is_attached(manager)) {
+		ret = okv_import_space(*space, &full, notice);
+		if (ret)
+			omnikv_space_close(*space);
+	}
 	return ret;
 }
 

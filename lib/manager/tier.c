@@ -13,6 +13,7 @@
 
 #include "device.h"
 #include "failpoint.h"
+#include "manager/import.h"
 #include "manager/space.h"
 #include "provider.h"
 #include "spill/spill.h"
@@ -286,6 +287,8 @@ int okv_tier_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_
 	uint64_t nr_granules = 0, more = 0;
 	int ret;
 
+	if (okv_is_attached(visit->manager))
+		return okv_import_alloc(visit, wants, nr_wants, nr_privates);
 	visit->is_saving = visit->manager->tier != NULL;
 	for (uint32_t i = 0; i < nr_wants; i++)
 		nr_granules += (uint64_t)wants[i].count * wants[i].nr_granules;

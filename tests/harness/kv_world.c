@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "manager/authority.h"
 #include "tests/harness/kv_world.h"
 
 void kv_fail(const char *what, const char *file, int line)
@@ -124,6 +125,34 @@ void kv_world_check(struct kv_world *world)
 
 	if (ret)
 		fail_msg("%d: %s", ret, err.text);
+}
+
+void kv_world_attach(struct kv_world *world, struct kv_world *base, struct okv_authority **auth)
+{
+	struct omnikv_error err = { "" };
+
+	*world = *base;
+	/* The layout that the namespace points to is this world's own. */
+	world->ns.layout = &world->plan.layout;
+	assert_int_equal(omnikv_client_open(world->pool, 0, &world->client), 0);
+	assert_int_equal(okv_authority_local(base->manager, world->client, auth), 0);
+	assert_int_equal(okv_manager_attach_to(*auth, &world->manager), 0);
+	if (omnikv_space_open(world->manager, &world->ns, &world->plan, &world->space, &err))
+		fail_msg("%s", err.text);
+}
+
+void kv_world_detach(struct kv_world *world)
+{
+	struct omnikv_manager_stats stats = { .size = sizeof(stats) };
+
+	kv_world_check(world);
+	assert_int_equal(omnikv_manager_stats(world->manager, &stats), 0);
+	/* What is left waits to be published. */
+	assert_true(stats.nr_blocks == 0 || stats.blocks_queued);
+	assert_int_equal(stats.extents_lost, 0);
+	omnikv_space_close(world->space);
+	omnikv_manager_destroy(world->manager);
+	omnikv_client_close(world->client);
 }
 
 void kv_world_close(struct kv_world *world)

@@ -23,6 +23,8 @@ enum kv_shape {
 	KV_SHAPE_HYBRID,	/* that of FULL, and a recurrent state */
 };
 
+struct okv_authority;
+
 struct kv_world {
 	struct omnikv_pool	*pool;
 	struct omnikv_client	*client;
@@ -40,6 +42,10 @@ void kv_world_open_spill(struct kv_world *world, enum kv_shape shape, uint32_t b
 /** The same with a manager's configuration of one's own. */
 void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
 			  const struct omnikv_manager_config *config);
+/** Another client of @base's pool, whose manager asks that of @base in this process. The authority is for tests to break. */
+void kv_world_attach(struct kv_world *world, struct kv_world *base, struct okv_authority **auth);
+/** Checks, ends the manager and the client. Sequences are closed. */
+void kv_world_detach(struct kv_world *world);
 /** Checks all invariants, closes, and checks that the pool has everything back. Sequences are closed. */
 void kv_world_close(struct kv_world *world);
 void kv_world_check(struct kv_world *world);

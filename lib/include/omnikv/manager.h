@@ -193,6 +193,11 @@ struct omnikv_manager_stats {
 	uint64_t	extents_lost;		/* that the pool did not take back: its records were overwritten */
 	uint64_t	blocks_staged;		/* of those fetched, through the staging reserve */
 	uint64_t	lookups_without_room;	/* that left blocks on NVMe, since nothing of the pool could be had for them */
+	/* of an attached manager */
+	uint64_t	blocks_imported;	/* that others had cached and this process has used */
+	uint64_t	blocks_published;	/* committed here and given to the daemon */
+	uint64_t	blocks_unpublished;	/* committed here and never given to it */
+	uint64_t	blocks_queued;		/* now: waiting to be given to it */
 };
 
 OMNIKV_API int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);

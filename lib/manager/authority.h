@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Who decides for an attached manager: the thin table between it and the manager of the pool.
+ *
+ * The authority alone has the index of all that is cached, the order in which it leaves, and the
+ * right to free what is sealed. An attached manager asks it by these operations and holds what
+ * it got by leases of its own client. Implemented over another manager in the same process
+ * (authority_local.c) and over the connection to omnikvd.
+ *
+ * Operations are called from any thread, outside of visits but for @attach, and end by their deadline
+ * whatever the other side does. -ENOTCONN: nobody is there now; the caller goes on without.
+ */
+#ifndef OKV_AUTHORITY_H
+#define OKV_AUTHORITY_H
+
+#include <omnikv/manager.h>
+
+/** Most blocks of one request: a leaf of a block table. */
+#define OKV_AUTHORITY_BLOCKS	64u
+
+struct okv_authority;
+
+/**
+ * struct okv_found - what the authority has of a prefix
+ * @nr_hit:      blocks of the whole hit, a tail included; where it has state groups it ends at a checkpoint
+ * @tail_tokens: of the tail, where the hit ends with it; else 0
+ * @nr:          blocks that are described, from the first one asked for on
+ * @extents, @crcs: [nr][groups]; nr_granules 0 where a block lacks a state group
+ */
+struct okv_found {
+	uint64_t		nr_hit;
+	uint32_t		tail_tokens;
+	uint32_t		nr;
+	struct omnikv_extent	extents[OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX];
+	uint32_t		crcs[OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX];
+};
+
+/** Also where a hit could not end, for want of a state: what a commit need not bring. */
+#define OKV_FIND_F_ANY	(1u << 0)
+
+/** What became of a block that was to be published. */
+enum okv_published {
+	OKV_PUBLISHED_NOT,	/* it is as it was: an earlier one failed */
+	OKV_PUBLISHED_NEW,	/* its extents are SEALED, the authority's, and leased once by the client */
+	OKV_PUBLISHED_THERE,	/* the authority has this block already; the extents are as they were */
+	OKV_PUBLISHED_ADRIFT,	/* leased and SEALED as if NEW, but not to be found: it goes with the lease */
+};
+
+/**
+ * struct okv_publication - blocks of one path, each the parent of the next
+ * @parent:    key of the block before the first; NULL at position 0
+ * @position:  of the first
+ * @nr:        1 to OKV_AUTHORITY_BLOCKS
+ * @tail_tokens: 0: full blocks; else the one block is a partial tail
+ * @keys:      [nr]
+ * @extents, @crcs: [nr][groups]; PRIVATE of the client
+ * @published: [nr] results, also on errors
+ */
+struct okv_publication {
+	const struct omnikv_key		*parent;
+	uint32_t			position;
+	uint32_t			nr;
+	uint32_t			tail_tokens;
+	const struct omnikv_key		*keys;
+	const struct omnikv_extent	*extents;
+	const uint32_t			*crcs;
+	enum okv_published		*published;
+};
+
+/** What a lookup of the attached manager was, for the authority's order of eviction and its counters. */
+struct okv_use {
+	const struct omnikv_key	*last;		/* key of the last block hit; NULL: none was */
+	uint64_t		blocks_queried;
+	uint64_t		blocks_hit;
+	uint64_t		tokens_queried;
+	uint64_t		tokens_hit;
+};
+
+/**
+ * struct okv_authority_ops
+ * @space_open: @remote stands for the namespace in later calls. -EINVAL and others of omnikv_space_open()
+ * @space_close: ends it; never fails
+ * @lookup:     length of the hit in blocks, nothing leased
+ * @find:       what it has from block @first on; all that @found describes is leased by the client, once. @flags: OKV_FIND_F_*
+ * @publish:    seal and insert. 0 where every block is NEW or THERE. -EBUSY: a transfer is on the next one.
+ *              -ESTALE: the parent is not there (any more). -EINVAL, -ENOMEM
+ * @attach:     add the state of @group (PRIVATE) to a block that lacks it: SEALED, the authority's and leased
+ *              afterwards. -ENODATA: the extent is no longer the caller's, and not leased. -EEXIST: there is one,
+ *              this and other errors leave the extent as it was. Inside a visit
+ * @use:        tell of a lookup; may be dropped
+ * @distrust:   the bytes of the block @key are not those that were committed
+ * @make_room:  have @nr_granules free in the pool. -ENOSPC: what could leave would not do
+ * @can_room:   1: it could, 0: not now
+ * @reset:      drop all that nothing holds; how many blocks
+ */
+struct okv_authority_ops {
+	int (*space_open)(struct okv_authority *auth, const struct omnikv_namespace *ns, const struct omnikv_plan *plan,
+			  void **remote, struct omnikv_error *notice);
+	void (*space_close)(struct okv_authority *auth, void *remote);
+	int64_t (*lookup)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys);
+	int (*find)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
+		    const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found);
+	int (*publish)(struct okv_authority *auth, void *remote, const struct okv_publication *pub);
+	int (*attach)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t group,
+		      const struct omnikv_extent *extent, uint32_t crc);
+	void (*use)(struct okv_authority *auth, void *remote, const struct okv_use *use);
+	void (*distrust)(struct okv_authority *auth, void *remote, const struct omnikv_key *key);
+	int (*make_room)(struct okv_authority *auth, uint64_t nr_granules);
+	int (*can_room)(struct okv_authority *auth, uint64_t nr_granules);
+	int64_t (*reset)(struct okv_authority *auth);
+	void (*destroy)(struct okv_authority *auth);
+};
+
+/** @client: whose leases and PRIVATE extents these are; begins each implementation's own struct. */
+struct okv_authority {
+	const struct okv_authority_ops	*ops;
+	struct omnikv_client		*client;
+};
+
+/**
+ * okv_authority_local() - @manager, of this process, decides for managers over other clients of its pool
+ *
+ * @manager outlives it. -ENOMEM.
+ */
+int okv_authority_local(struct omnikv_manager *manager, struct omnikv_client *client, struct okv_authority **auth);
+/** Tests: nobody answers any more (or again). */
+void okv_authority_local_set_gone(struct okv_authority *auth, bool is_gone);
+
+/** A manager that asks @auth, whose it becomes, also on an error. -EBUSY: the client has a manager. -ENOMEM. */
+int okv_manager_attach_to(struct okv_authority *auth, struct omnikv_manager **manager);
+
+#endif /* OKV_AUTHORITY_H */

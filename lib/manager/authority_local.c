@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+/*
+ * An authority in the same process: a manager of the pool, asked directly by managers over other
+ * clients. Also how an attached manager is made. Any thread.
+ */
+#include "manager/authority.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "manager/import.h"
+#include "manager/session.h"
+#include "provider.h"
+
+struct local {
+	struct okv_authority	auth;
+	struct omnikv_manager	*manager;
+	_Atomic bool		is_gone;
+};
+
+static struct local *local_of(struct okv_authority *auth)
+{
+	return (struct local *)auth;
+}
+
+static bool is_gone(struct okv_authority *auth)
+{
+	return atomic_load(&local_of(auth)->is_gone);
+}
+
+static int local_space_open(struct okv_authority *auth, const struct omnikv_namespace *ns,
+			    const struct omnikv_plan *plan, void **remote, struct omnikv_error *notice)
+{
+	struct omnikv_space *space;
+	int ret;
+
+	if (is_gone(auth))
+		return -ENOTCONN;
+	ret = omnikv_space_open(local_of(auth)->manager, ns, plan, &space, notice);
+	if (!ret)
+		*remote = space;
+	return ret;
+}
+
+static void local_space_close(struct okv_authority *auth, void *remote)
+{
+	(void)auth;
+	omnikv_space_close(remote);
+}
+
+static int64_t local_lookup(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys)
+{
+	return is_gone(auth) ? -ENOTCONN : omnikv_lookup(remote, keys, nr_keys);
+}
+
+static int local_find(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
+		      const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+{
+	if (is_gone(auth))
+		return -ENOTCONN;
+	return okv_session_find(remote, auth->client, keys, nr_keys, tail, first, flags, found);
+}
+
+static int local_publish(struct okv_authority *auth, void *remote, const struct okv_publication *pub)
+{
+	return is_gone(auth) ? -ENOTCONN : okv_session_publish(remote, auth->client, pub);
+}
+
+static int local_attach(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t group,
+			const struct omnikv_extent *extent, uint32_t crc)
+{
+	return is_gone(auth) ? -ENOTCONN : okv_session_attach(remote, auth->client, key, group, extent, crc);
+}
+
+static void local_use(struct okv_authority *auth, void *remote, const struct okv_use *use)
+{
+	if (!is_gone(auth))
+		okv_session_use(remote, use);
+}
+
+static void local_distrust(struct okv_authority *auth, void *remote, const struct omnikv_key *key)
+{
+	if (!is_gone(auth))
+		okv_session_distrust(remote, key);
+}
+
+static int local_make_room(struct okv_authority *auth, uint64_t nr_granules)
+{
+	if (is_gone(auth))
+		return -ENOTCONN;
+	return okv_manager_make_room(local_of(auth)->manager, nr_granules) ? 0 : -ENOSPC;
+}
+
+static int local_can_room(struct okv_authority *auth, uint64_t nr_granules)
+{
+	struct omnikv_manager *manager = local_of(auth)->manager;
+	struct okv_visit visit;
+	int ret;
+
+	if (is_gone(auth))
+		return okv_pool_free_granules(manager->pool) >= nr_granules;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	ret = okv_can_make_room(manager, nr_granules);
+	okv_visit_leave(&visit);
+	return ret;
+}
+
+static int64_t local_reset(struct okv_authority *auth)
+{
+	return is_gone(auth) ? -ENOTCONN : omnikv_manager_reset(local_of(auth)->manager);
+}
+
+static void local_destroy(struct okv_authority *auth)
+{
+	free(auth);
+}
+
+static const struct okv_authority_ops local_ops = {
+	.space_open	= local_space_open,
+	.space_close	= local_space_close,
+	.lookup		= local_lookup,
+	.find		= local_find,
+	.publish	= local_publish,
+	.attach		= local_attach,
+	.use		= local_use,
+	.distrust	= local_distrust,
+	.make_room	= local_make_room,
+	.can_room	= local_can_room,
+	.reset		= local_reset,
+	.destroy	= local_destroy,
+};
+
+int okv_authority_local(struct omnikv_manager *manager, struct omnikv_client *client, struct okv_authority **auth)
+{
+	struct local *local = calloc(1, sizeof(*local));
+
+	if (!local)
+		return -ENOMEM;
+	local->auth = (struct okv_authority){ .ops = &local_ops, .client = client };
+	local->manager = manager;
+	atomic_init(&local->is_gone, false);
+	*auth = &local->auth;
+	return 0;
+}
+
+void okv_authority_local_set_gone(struct okv_authority *auth, bool is_gone)
+{
+	atomic_store(&local_of(auth)->is_gone, is_gone);
+}
+
+int okv_manager_attach_to(struct okv_authority *auth, struct omnikv_manager **out)
+{
+	struct omnikv_manager *manager;
+	int ret = -EBUSY;
+
+	if (atomic_exchange(&auth->client->is_managed, true))
+		goto err_auth;
+	ret = okv_manager_new(auth->client, &manager);
+	if (ret)
+		goto err_client;
+	ret = okv_imports_create(auth, &manager->imports);
+	if (ret)
+		goto err_manager;
+	*out = manager;
+	return 0;
+
+err_manager:
+	okv_manager_free(manager);
+err_client:
+	atomic_store(&auth->client->is_managed, false);
+err_auth:
+	auth->ops->destroy(auth);
+	return ret;
+}

@@ -1,0 +1,735 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Importing, publishing and letting go; see import.h. Any thread.
+ *
+ * One lease stands for one imported entry, whoever uses it here: sequences and matches pin the
+ * entry. One thread publishes at a time, so that a parent is always tried before its children.
+ */
+#include "manager/import.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "failpoint.h"
+#include "provider.h"
+
+#define RELEASES_MAX	256u
+/* Commits that wait for an authority: beyond this the oldest are no longer published. */
+#define QUEUE_BLOCKS_MAX	65536u
+#define QUEUE_TRIES_MAX		16u
+
+/**
+ * struct okv_queued - blocks that wait to be published
+ * @pin:       on the last one
+ * @nr_blocks: the last so many of the path, at most OKV_AUTHORITY_BLOCKS
+ * @nr_tries:  that came back although somebody answered
+ */
+struct okv_queued {
+	struct okv_queued	*next;
+	struct omnikv_space	*space;
+	struct okv_pin		pin;
+	uint32_t		nr_blocks;
+	uint32_t		nr_tries;
+};
+
+/* All under the manager's lock. */
+struct okv_imports {
+	struct okv_authority	*auth;
+	struct okv_queued	*first;
+	struct okv_queued	**last;
+	uint64_t		nr_queued_blocks;
+	bool			is_flushing;
+	/* Leases that trims gave up. */
+	uint32_t		nr_releases;
+	struct omnikv_extent	releases[RELEASES_MAX];
+};
+
+int okv_imports_create(struct okv_authority *auth, struct okv_imports **imports)
+{
+	*imports = calloc(1, sizeof(**imports));
+	if (!*imports)
+		return -ENOMEM;
+	(*imports)->auth = auth;
+	(*imports)->last = &(*imports)->first;
+	return 0;
+}
+
+/* ---- letting go ----------------------------------------------------------------------------- */
+
+void okv_imports_settle(struct omnikv_manager *manager)
+{
+	struct okv_imports *imports = manager->imports;
+
+	if (!imports || !imports->nr_releases)
+		return;
+	/* All were leased by this client; where the pool refuses, its records were overwritten. */
+	if (omnikv_extent_release(manager->client, imports->releases, imports->nr_releases)) {
+		for (uint32_t i = 0; i < imports->nr_releases; i++)
+			if (omnikv_extent_release(manager->client, &imports->releases[i], 1))
+				manager->stats.extents_lost++;
+	}
+	imports->nr_releases = 0;
+}
+
+static void release(struct omnikv_manager *manager, const struct omnikv_extent *extents, uint32_t nr)
+{
+	for (uint32_t i = 0; i < nr; i++) {
+		if (!extents[i].nr_granules)
+			continue;
+		if (manager->imports->nr_releases == RELEASES_MAX)
+			okv_imports_settle(manager);
+		manager->imports->releases[manager->imports->nr_releases++] = extents[i];
+	}
+}
+
+static void disown(struct okv_shelf *shelf, uint32_t entry)
+{
+	shelf->owned[entry / 64] &= ~(1ull << (entry % 64));
+}
+
+void okv_import_trim(struct okv_shelf *shelf, uint32_t entry)
+{
+	struct omnikv_extent extents[OKV_INDEX_GROUPS_MAX];
+	struct omnikv_manager *manager = shelf->manager;
+	struct okv_index_info info;
+
+	while (entry != OKV_ENTRY_NONE && !okv_index_get(shelf->index, entry, &info)) {
+		bool is_owned = okv_shelf_is_owned(shelf, entry);
+
+		if (okv_index_remove(shelf->index, entry, extents))
+			return;
+		if (is_owned) {
+			disown(shelf, entry);
+			for (uint32_t g = 0; g < shelf->nr_groups; g++) {
+				shelf->nr_granules -= extents[g].nr_granules;
+				if (extents[g].nr_granules && omnikv_extent_free(manager->client, &extents[g], 1))
+					manager->stats.extents_lost++;
+			}
+		} else {
+			release(manager, extents, shelf->nr_groups);
+		}
+		entry = info.parent;
+	}
+}
+
+/* ---- what commits make ---------------------------------------------------------------------- */
+
+int okv_import_prepare(struct okv_shelf *shelf, uint32_t nr)
+{
+	uint64_t nr_ids = (uint64_t)okv_index_nr_ids(shelf->index) + nr;
+
+	if (nr_ids > shelf->nr_owned_ids) {
+		uint32_t nr_new = (nr_ids + nr_ids / 2 + 64) / 64 * 64;
+		uint64_t *owned = realloc(shelf->owned, nr_new / 8);
+
+		if (!owned)
+			return -ENOMEM;
+		memset(owned + shelf->nr_owned_ids / 64, 0, (nr_new - shelf->nr_owned_ids) / 8);
+		shelf->owned = owned;
+		shelf->nr_owned_ids = nr_new;
+	}
+	return 0;
+}
+
+void okv_import_own(struct okv_shelf *shelf, uint32_t entry)
+{
+	assert(entry < shelf->nr_owned_ids);
+	shelf->owned[entry / 64] |= 1ull << (entry % 64);
+}
+
+static void unqueue(struct okv_imports *imports, struct okv_queued *queued)
+{
+	imports->first = queued->next;
+	if (!imports->first)
+		imports->last = &imports->first;
+	imports->nr_queued_blocks -= queued->nr_blocks;
+	queued->next = NULL;
+}
+
+static void enqueue(struct okv_imports *imports, struct okv_queued *queued)
+{
+	queued->next = NULL;
+	*imports->last = queued;
+	imports->last = &queued->next;
+	imports->nr_queued_blocks += queued->nr_blocks;
+}
+
+/* It is not published (any more); its blocks stay as long as something here uses them. */
+static void drop_queued(struct omnikv_manager *manager, struct okv_queued *queued)
+{
+	struct okv_shelf *shelf = queued->pin.shelf;
+	uint32_t entry = queued->pin.entry;
+	struct okv_index_info info;
+
+	for (uint32_t i = 0; i < queued->nr_blocks && entry != OKV_ENTRY_NONE; i++) {
+		manager->stats.blocks_unpublished += okv_shelf_is_owned(shelf, entry);
+		entry = okv_index_get(shelf->index, entry, &info) ? OKV_ENTRY_NONE : info.parent;
+	}
+	okv_pin_drop(&queued->pin);
+	free(queued);
+}
+
+void okv_import_queue(struct omnikv_space *space, uint32_t entry, uint32_t nr_blocks, uint32_t nr)
+{
+	struct omnikv_manager *manager = space->manager;
+	struct okv_imports *imports = manager->imports;
+	struct okv_queued *queued = calloc(1, sizeof(*queued));
+
+	if (imports->nr_queued_blocks + nr > QUEUE_BLOCKS_MAX && imports->first && !imports->is_flushing) {
+		struct okv_queued *oldest = imports->first;
+
+		unqueue(imports, oldest);
+		drop_queued(manager, oldest);
+	}
+	if (!queued || okv_pin_take(space->shelf, &queued->pin, entry, nr_blocks)) {
+		manager->stats.blocks_unpublished += nr;
+		free(queued);
+		return;
+	}
+	queued->space = space;
+	queued->nr_blocks = nr;
+	enqueue(imports, queued);
+}
+
+int okv_import_attach(struct omnikv_space *space, uint32_t entry, uint32_t group, const struct omnikv_extent *extent,
+		      uint32_t crc)
+{
+	struct okv_authority *auth = space->manager->imports->auth;
+	struct okv_index_info info;
+	int ret;
+
+	/* An owned block may be on its way to the authority as it is. */
+	if (!space->remote || okv_shelf_is_owned(space->shelf, entry))
+		return -EBUSY;
+	ret = okv_index_get(space->shelf->index, entry, &info);
+	if (!ret)
+		ret = auth->ops->attach(auth, space->remote, &info.key, group, extent, crc);
+	if (ret)
+		return ret;
+	ret = okv_index_attach(space->shelf->index, entry, group, extent, crc);
+	if (ret) {
+		release(space->manager, extent, 1);
+		return -ENODATA;
+	}
+	return 0;
+}
+
+/* ---- publishing ----------------------------------------------------------------------------- */
+
+/* A copy of what is to be published, since nothing is locked meanwhile; its pin keeps what it names. */
+struct okv_publishing {
+	uint32_t		nr_ids;
+	uint32_t		ids[OKV_AUTHORITY_BLOCKS];
+	struct omnikv_key	parent;
+	struct omnikv_key	keys[OKV_AUTHORITY_BLOCKS];
+	struct omnikv_extent	extents[OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX];
+	uint32_t		crcs[OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX];
+	enum okv_published	published[OKV_AUTHORITY_BLOCKS];
+	struct okv_publication	pub;
+};
+
+/* Inside a visit: the blocks of @queued that are owned still, up to the first that is not behind the ones before. */
+static void publishing_fill(const struct okv_queued *queued, struct okv_publishing *out)
+{
+	const struct okv_shelf *shelf = queued->pin.shelf;
+	uint32_t nr_groups = shelf->nr_groups;
+	uint32_t path[OKV_AUTHORITY_BLOCKS], nr = queued->nr_blocks;
+	struct okv_index_info info;
+
+	okv_index_blocks(shelf->index, queued->pin.entry, queued->pin.nr_blocks - nr, path);
+	out->nr_ids = 0;
+	for (uint32_t i = 0; i < nr; i++) {
+		uint32_t at = out->nr_ids;
+
+		if (!okv_shelf_is_owned(shelf, path[i])) {
+			if (at)
+				break;
+			continue;
+		}
+		okv_index_get(shelf->index, path[i], &info);
+		if (!at) {
+			out->pub.position = info.position;
+			out->pub.tail_tokens = info.is_partial ? info.nr_tokens : 0;
+			out->pub.parent = NULL;
+			if (info.parent != OKV_ENTRY_NONE) {
+				struct okv_index_info parent;
+
+				okv_index_get(shelf->index, info.parent, &parent);
+				out->parent = parent.key;
+				out->pub.parent = &out->parent;
+			}
+		}
+		out->ids[at] = path[i];
+		out->keys[at] = info.key;
+		for (uint32_t g = 0; g < nr_groups; g++)
+			okv_index_extent(shelf->index, path[i], g, &out->extents[at * nr_groups + g],
+					 &out->crcs[at * nr_groups + g]);
+		out->published[at] = OKV_PUBLISHED_NOT;
+		out->nr_ids++;
+	}
+	out->pub.nr = out->nr_ids;
+	out->pub.keys = out->keys;
+	out->pub.extents = out->extents;
+	out->pub.crcs = out->crcs;
+	out->pub.published = out->published;
+}
+
+/* Inside a visit: what came of it. Blocks that the authority has already stay ours for as long as they are used. */
+static void publishing_apply(struct omnikv_manager *manager, struct okv_queued *queued,
+			     const struct okv_publishing *done)
+{
+	struct okv_shelf *shelf = queued->pin.shelf;
+	uint32_t nr_groups = shelf->nr_groups;
+
+	for (uint32_t i = 0; i < done->nr_ids; i++) {
+		if (done->published[i] == OKV_PUBLISHED_THERE) {
+			manager->stats.blocks_deduplicated++;
+			continue;
+		}
+		if (done->published[i] == OKV_PUBLISHED_NOT)
+			continue;
+		disown(shelf, done->ids[i]);
+		for (uint32_t g = 0; g < nr_groups; g++)
+			shelf->nr_granules -= done->extents[i * nr_groups + g].nr_granules;
+		manager->stats.blocks_published += done->published[i] == OKV_PUBLISHED_NEW;
+		manager->stats.blocks_unpublished += done->published[i] == OKV_PUBLISHED_ADRIFT;
+	}
+}
+
+/* One request of the queue. false: no more to be done now. */
+static bool flush_one(struct omnikv_manager *manager, struct okv_publishing *pub, uint64_t *nr_left)
+{
+	struct okv_imports *imports = manager->imports;
+	struct okv_queued *queued;
+	struct okv_visit visit;
+	int ret = 0;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	queued = imports->first;
+	if (queued)
+		publishing_fill(queued, pub);
+	okv_visit_leave(&visit);
+	if (!queued)
+		return false;
+
+	if (pub->nr_ids) {
+		ret = -OKV_FAILPOINT("import.publish");
+		if (!ret)
+			ret = imports->auth->ops->publish(imports->auth, queued->space->remote, &pub->pub);
+	}
+	okv_visit_enter(&visit);
+	publishing_apply(manager, queued, pub);
+	if (ret != -ENOTCONN) {
+		bool is_done = (ret != -EBUSY && ret != -ENOMEM) || ++queued->nr_tries > QUEUE_TRIES_MAX;
+
+		unqueue(imports, queued);
+		if (is_done)
+			drop_queued(manager, queued);
+		else
+			enqueue(imports, queued);
+	}
+	okv_visit_leave(&visit);
+	return ret != -ENOTCONN && --*nr_left;
+}
+
+void okv_imports_flush(struct omnikv_manager *manager)
+{
+	struct okv_imports *imports = manager->imports;
+	struct okv_publishing *pub;
+	struct okv_visit visit;
+	uint64_t nr_left = 0;
+	bool is_mine;
+
+	if (!imports)
+		return;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	is_mine = imports->first && !imports->is_flushing;
+	if (is_mine)
+		imports->is_flushing = true;
+	for (const struct okv_queued *queued = imports->first; queued; queued = queued->next)
+		nr_left++;
+	okv_visit_leave(&visit);
+	if (!is_mine)
+		return;
+
+	pub = malloc(sizeof(*pub));
+	/* Once round the queue: what is busy waits for the next time. */
+	while (pub && flush_one(manager, pub, &nr_left))
+		;
+	free(pub);
+	okv_visit_enter(&visit);
+	imports->is_flushing = false;
+	okv_visit_leave(&visit);
+}
+
+/* ---- importing ------------------------------------------------------------------------------ */
+
+struct okv_importing {
+	struct omnikv_space		*space;
+	const struct omnikv_key		*keys;
+	size_t				nr_keys;
+	const struct omnikv_key		*tail;
+	uint32_t			flags;		/* OKV_FIND_F_* */
+	struct okv_pin			*pin;		/* on the last block that is here; inactive: there is none */
+	uint64_t			nr_blocks;	/* of the path down to it */
+	bool				has_tail;	/* it is the tail */
+	struct okv_found		found;
+};
+
+/* Inside a visit: put what was found behind the path. Leases go to the entries, or back. false: it ends here. */
+static bool import_insert(struct okv_importing *imp)
+{
+	struct omnikv_manager *manager = imp->space->manager;
+	struct okv_shelf *shelf = imp->space->shelf;
+	const struct okv_found *found = &imp->found;
+	uint32_t nr_groups = shelf->nr_groups, i;
+
+	for (i = 0; i < found->nr && !imp->has_tail; i++) {
+		uint64_t position = imp->nr_blocks;
+		bool is_tail = found->tail_tokens && position == found->nr_hit - 1;
+		const struct omnikv_extent *extents = &found->extents[i * nr_groups];
+		struct okv_index_block block = {
+			.ns = imp->space->id,
+			.parent = okv_pin_is_active(imp->pin) ? imp->pin->entry : OKV_ENTRY_NONE,
+			.position = position,
+			.nr_tokens = is_tail ? found->tail_tokens : OKV_BLOCK_FULL,
+			.key = is_tail ? imp->tail : &imp->keys[position],
+			.extents = extents,
+			.crc32c = &found->crcs[i * nr_groups],
+		};
+		uint32_t entry;
+		int ret = -OKV_FAILPOINT("import.insert");
+
+		if (!ret)
+			ret = okv_index_insert(shelf->index, &block, &entry);
+		if (ret && ret != -EEXIST)
+			break;
+		/* Somebody was faster: the entry has its lease already. */
+		if (ret)
+			release(manager, extents, nr_groups);
+		else
+			manager->stats.blocks_imported++;
+		if (okv_pin_move(shelf, imp->pin, entry, position + 1)) {
+			if (!ret)
+				okv_import_trim(shelf, entry);
+			i++;
+			break;
+		}
+		imp->nr_blocks++;
+		imp->has_tail = is_tail;
+	}
+	release(manager, &found->extents[i * nr_groups], (found->nr - i) * nr_groups);
+	return i == found->nr && found->nr && !imp->has_tail && imp->nr_blocks < found->nr_hit;
+}
+
+/* Inside a visit: the block at @position is here without a state that the authority's has. */
+static void import_states(struct okv_importing *imp, uint64_t position)
+{
+	struct okv_shelf *shelf = imp->space->shelf;
+	struct omnikv_manager *manager = imp->space->manager;
+	struct okv_index_info info;
+	uint32_t entry = okv_pin_is_active(imp->pin) ? imp->pin->entry : OKV_ENTRY_NONE;
+
+	while (entry != OKV_ENTRY_NONE && !okv_index_get(shelf->index, entry, &info) && info.position > position)
+		entry = info.parent;
+	for (uint32_t g = 0; g < shelf->nr_groups; g++) {
+		const struct omnikv_extent *extent = &imp->found.extents[g];
+
+		if (entry == OKV_ENTRY_NONE || info.position != position || info.is_partial != (imp->found.tail_tokens != 0) ||
+		    okv_shelf_is_owned(shelf, entry) || !(imp->space->needed_state >> g & 1) || !extent->nr_granules ||
+		    okv_index_attach(shelf->index, entry, g, extent, imp->found.crcs[g]))
+			release(manager, extent, 1);
+	}
+}
+
+static void import_from(struct okv_importing *imp, struct okv_authority *auth, void *remote)
+{
+	struct okv_visit visit;
+	bool has_more = true;
+
+	okv_visit_init(&visit, imp->space->manager);
+	while (has_more) {
+		if (OKV_FAILPOINT("import.find") ||
+		    auth->ops->find(auth, remote, imp->keys, imp->nr_keys, imp->tail, imp->nr_blocks, imp->flags,
+					  &imp->found))
+			return;
+		okv_visit_enter(&visit);
+		has_more = import_insert(imp);
+		okv_visit_leave(&visit);
+	}
+	if (!imp->space->needed_state || !imp->found.nr_hit || imp->found.nr || imp->found.nr_hit > imp->nr_blocks)
+		return;
+	if (auth->ops->find(auth, remote, imp->keys, imp->nr_keys, imp->tail, imp->found.nr_hit - 1, imp->flags,
+			    &imp->found) ||
+	    imp->found.nr != 1) {
+		okv_visit_enter(&visit);
+		release(imp->space->manager, imp->found.extents, imp->found.nr * imp->space->shelf->nr_groups);
+		okv_visit_leave(&visit);
+		return;
+	}
+	okv_visit_enter(&visit);
+	import_states(imp, imp->found.nr_hit - 1);
+	okv_visit_leave(&visit);
+}
+
+/* Inside a visit: the longest path that is here already, whether a hit can end with it or not. */
+static void import_begin(struct okv_importing *imp)
+{
+	struct okv_index *index = imp->space->shelf->index;
+	struct okv_index_info info;
+	struct okv_index_hit hit = { 0 };
+	uint32_t entry;
+
+	if (imp->nr_keys)
+		okv_index_match(index, imp->space->id, imp->keys, imp->nr_keys, imp->space->match_flags, &hit);
+	if (hit.nr_blocks && !okv_pin_take(imp->space->shelf, imp->pin, hit.entry, hit.nr_blocks))
+		imp->nr_blocks = hit.nr_blocks;
+	if (!imp->tail || imp->nr_blocks != imp->nr_keys)
+		return;
+	entry = okv_index_find(index, imp->space->id, imp->tail);
+	if (entry != OKV_ENTRY_NONE && !okv_index_get(index, entry, &info) && info.is_partial &&
+	    info.position == imp->nr_blocks && !okv_pin_move(imp->space->shelf, imp->pin, entry, info.position + 1)) {
+		imp->nr_blocks++;
+		imp->has_tail = true;
+	}
+}
+
+void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		const struct omnikv_key *tail, uint32_t flags, struct okv_imported *imported)
+{
+	struct omnikv_manager *manager = space->manager;
+	struct okv_importing *imp;
+	struct okv_visit visit;
+	void *remote;
+
+	imported->pin.prev = NULL;
+	if (!manager->imports)
+		return;
+	okv_imports_flush(manager);
+	imp = malloc(sizeof(*imp));
+	if (!imp)
+		return;
+	*imp = (struct okv_importing){
+		.space = space, .keys = keys, .nr_keys = nr_keys, .tail = tail, .flags = flags,
+		.pin = &imported->pin,
+	};
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	remote = space->remote;
+	import_begin(imp);
+	okv_visit_leave(&visit);
+	if (remote && (!imp->has_tail || space->needed_state))
+		import_from(imp, manager->imports->auth, remote);
+	free(imp);
+}
+
+void okv_import_end(struct okv_imported *imported)
+{
+	okv_pin_drop(&imported->pin);
+}
+
+/* ---- what is only passed on ----------------------------------------------------------------- */
+
+void okv_import_use(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		    const struct omnikv_key *tail, uint64_t nr_hit, uint32_t tail_tokens)
+{
+	struct okv_imports *imports = space->manager->imports;
+	uint64_t block_tokens = space->plan->plan.block_tokens;
+	struct okv_use use = {
+		.last = tail_tokens ? tail : nr_hit ? &keys[nr_hit - 1] : NULL,
+		.blocks_queried = nr_keys + (tail_tokens != 0),
+		.blocks_hit = nr_hit,
+		.tokens_queried = nr_keys * block_tokens + tail_tokens,
+		.tokens_hit = (nr_hit - (tail_tokens != 0)) * block_tokens + tail_tokens,
+	};
+
+	if (imports && space->remote)
+		imports->auth->ops->use(imports->auth, space->remote, &use);
+}
+
+int64_t okv_import_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys)
+{
+	struct okv_imports *imports = space->manager->imports;
+
+	if (!imports || !space->remote)
+		return 0;
+	return imports->auth->ops->lookup(imports->auth, space->remote, keys, nr_keys);
+}
+
+int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *ns, struct omnikv_error *notice)
+{
+	struct okv_imports *imports = space->manager->imports;
+	struct okv_visit visit;
+	void *remote = NULL;
+	bool is_open;
+	int ret;
+
+	if (!imports)
+		return 0;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	is_open = space->remote != NULL;
+	okv_visit_leave(&visit);
+	if (is_open)
+		return 0;
+	ret = imports->auth->ops->space_open(imports->auth, ns, &space->plan->plan, &remote, notice);
+	if (ret)
+		return ret;
+	okv_visit_enter(&visit);
+	if (!space->remote) {
+		space->remote = remote;
+		remote = NULL;
+	}
+	okv_visit_leave(&visit);
+	if (remote)
+		imports->auth->ops->space_close(imports->auth, remote);
+	return 0;
+}
+
+void okv_import_space_end(struct omnikv_space *space)
+{
+	struct okv_imports *imports = space->manager->imports;
+
+	if (imports && space->remote)
+		imports->auth->ops->space_close(imports->auth, space->remote);
+	space->remote = NULL;
+}
+
+void okv_import_distrust(struct omnikv_space *space, const struct omnikv_key *key)
+{
+	struct okv_imports *imports = space->manager->imports;
+
+	if (imports && space->remote)
+		imports->auth->ops->distrust(imports->auth, space->remote, key);
+}
+
+int64_t okv_import_reset(struct omnikv_manager *manager)
+{
+	return manager->imports->auth->ops->reset(manager->imports->auth);
+}
+
+int okv_import_can_room(struct omnikv_manager *manager, uint64_t nr_granules)
+{
+	return manager->imports->auth->ops->can_room(manager->imports->auth, nr_granules);
+}
+
+/* ---- allocation ----------------------------------------------------------------------------- */
+
+/* Commits that wait take memory that somebody needs now: the oldest is no longer published. false: there is none. */
+static bool sacrifice(struct omnikv_manager *manager)
+{
+	struct okv_imports *imports = manager->imports;
+	struct okv_queued *oldest;
+	struct okv_visit visit;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	oldest = imports->is_flushing ? NULL : imports->first;
+	if (oldest) {
+		unqueue(imports, oldest);
+		drop_queued(manager, oldest);
+	}
+	okv_visit_leave(&visit);
+	return oldest != NULL;
+}
+
+static void free_wants(struct omnikv_manager *manager, struct okv_want *wants, uint32_t nr_wants)
+{
+	for (uint32_t i = 0; i < nr_wants; i++) {
+		omnikv_extent_free(manager->client, wants[i].out, wants[i].count);
+		memset(wants[i].out, 0, wants[i].count * sizeof(wants[i].out[0]));
+	}
+}
+
+/* All of @wants or nothing; @nr_met tells how far it went. */
+static int try_wants(struct omnikv_manager *manager, struct okv_want *wants, uint32_t nr_wants)
+{
+	for (uint32_t i = 0; i < nr_wants; i++) {
+		const struct omnikv_extent *after = wants[i].after && wants[i].after->nr_granules ? wants[i].after : NULL;
+		int ret = omnikv_extent_alloc(manager->client, wants[i].nr_granules, wants[i].count, after,
+					      OMNIKV_ALLOC_F_NO_ZERO, wants[i].out);
+
+		if (ret) {
+			free_wants(manager, wants, i);
+			return ret;
+		}
+	}
+	return 0;
+}
+
+int okv_import_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants, uint64_t nr_privates)
+{
+	struct omnikv_manager *manager = visit->manager;
+	struct okv_authority *auth = manager->imports->auth;
+	uint64_t need = 0, more = 0;
+	int ret;
+
+	for (uint32_t i = 0; i < nr_wants; i++)
+		need += (uint64_t)wants[i].count * wants[i].nr_granules;
+	okv_visit_leave(visit);
+	for (;;) {
+		ret = need > manager->nr_granules ? -ENOSPC : try_wants(manager, wants, nr_wants);
+		if (ret != -ENOSPC || need > manager->nr_granules)
+			break;
+		/* What is free may be in the wrong places: more of it, twice as much each time. */
+		if (more > manager->nr_granules || auth->ops->make_room(auth, need + more)) {
+			if (!sacrifice(manager))
+				break;
+			continue;
+		}
+		more = more ? 2 * more : need / 4 + 1;
+	}
+	okv_visit_enter(visit);
+	if (!ret) {
+		ret = okv_private_reserve(manager, nr_privates);
+		if (ret)
+			free_wants(manager, wants, nr_wants);
+	}
+	if (ret) {
+		for (uint32_t i = 0; i < nr_wants; i++)
+			memset(wants[i].out, 0, wants[i].count * sizeof(wants[i].out[0]));
+		return ret;
+	}
+	manager->private_granules += need;
+	okv_note_peak(manager);
+	return 0;
+}
+
+/* ---- end ------------------------------------------------------------------------------------ */
+
+void okv_imports_end(struct omnikv_manager *manager)
+{
+	struct okv_imports *imports = manager->imports;
+	struct okv_queued *queued;
+	struct okv_visit visit;
+
+	if (!imports)
+		return;
+	okv_imports_flush(manager);
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	while ((queued = imports->first)) {
+		unqueue(imports, queued);
+		drop_queued(manager, queued);
+	}
+	okv_visit_leave(&visit);
+}
+
+void okv_imports_destroy(struct omnikv_manager *manager)
+{
+	if (!manager->imports)
+		return;
+	if (manager->imports->auth)
+		manager->imports->auth->ops->destroy(manager->imports->auth);
+	free(manager->imports);
+	manager->imports = NULL;
+}
+
+uint64_t okv_imports_queued(const struct omnikv_manager *manager)
+{
+	return manager->imports ? manager->imports->nr_queued_blocks : 0;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The attached manager's side of an authority (authority.h): what it holds of the shared cache.
+ *
+ * Its index has what its own sequences and matches use, and nothing else:
+ *
+ *	          okv_import(): leased                       last pin: lease released
+ *	authority -----------------------> imported entry ---------------------------> (gone)
+ *	    ^                                                last pin: memory given up
+ *	    '-- okv_imports_flush(): published -- owned entry -------------------------> (gone)
+ *	                                            ^
+ *	                                            '-- commit: summed, closed to stores
+ *
+ * A commit makes owned entries, which are queued and published in order; while nobody answers they
+ * wait. The queue keeps what is in it; it is bounded, and what falls out of it is only lost to others.
+ *
+ * Everything here is without effect on a manager that has no authority.
+ */
+#ifndef OKV_IMPORT_H
+#define OKV_IMPORT_H
+
+#include "manager/authority.h"
+#include "manager/manager.h"
+
+/** Takes over @auth. -ENOMEM. */
+int okv_imports_create(struct okv_authority *auth, struct okv_imports **imports);
+/** Publish what can be, and forget the rest of the queue; sequences and matches are closed. */
+void okv_imports_end(struct omnikv_manager *manager);
+/** After the namespaces; and the authority. */
+void okv_imports_destroy(struct omnikv_manager *manager);
+
+static inline bool okv_is_attached(const struct omnikv_manager *manager)
+{
+	return manager->imports != NULL;
+}
+
+/*
+ * Outside of visits.
+ */
+
+/** What an import keeps until the lookup has taken its own pin. */
+struct okv_imported {
+	struct okv_pin	pin;
+};
+
+/**
+ * okv_import() - have here what the authority has of this prefix, beyond what is here
+ * @flags: OKV_FIND_F_*
+ *
+ * Whatever fails makes the hit shorter.
+ */
+void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		const struct omnikv_key *tail, uint32_t flags, struct okv_imported *imported);
+/** After the lookup; inside its visit. */
+void okv_import_end(struct okv_imported *imported);
+/** Publish what is queued, as far as it goes now. */
+void okv_imports_flush(struct omnikv_manager *manager);
+/** Tell the authority of a lookup that hit @nr_hit blocks, of which @tail_tokens are a tail's. */
+void okv_import_use(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		    const struct omnikv_key *tail, uint64_t nr_hit, uint32_t tail_tokens);
+int64_t okv_import_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys);
+/** Open the namespace there. 0 without an authority. */
+int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *ns, struct omnikv_error *notice);
+/** The namespace is about to go. Also inside a visit. */
+void okv_import_space_end(struct omnikv_space *space);
+void okv_import_distrust(struct omnikv_space *space, const struct omnikv_key *key);
+int64_t okv_import_reset(struct omnikv_manager *manager);
+int okv_import_can_room(struct omnikv_manager *manager, uint64_t nr_granules);
+
+/** See okv_tier_alloc(). */
+int okv_import_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants, uint64_t nr_privates);
+
+/*
+ * Inside a visit.
+ */
+
+/** @entry has lost a pin: it and its ancestors leave, up to the first that something needs. */
+void okv_import_trim(struct okv_shelf *shelf, uint32_t entry);
+/** Give back what trims have collected; the visit is about to end. */
+void okv_imports_settle(struct omnikv_manager *manager);
+
+/** Is the entry's memory this client's own still? */
+static inline bool okv_shelf_is_owned(const struct okv_shelf *shelf, uint32_t entry)
+{
+	return entry < shelf->nr_owned_ids && (shelf->owned[entry / 64] >> (entry % 64) & 1);
+}
+
+/** Room to mark @nr entries that are not there yet. -ENOMEM. */
+int okv_import_prepare(struct okv_shelf *shelf, uint32_t nr);
+/** A fresh entry is owned. Cannot fail after okv_import_prepare(). */
+void okv_import_own(struct okv_shelf *shelf, uint32_t entry);
+/** Queue the last @nr blocks of the path down to @entry, all owned. What cannot be queued is counted, and stays private here. */
+void okv_import_queue(struct omnikv_space *space, uint32_t entry, uint32_t nr_blocks, uint32_t nr);
+/** Blocks that wait to be published. */
+uint64_t okv_imports_queued(const struct omnikv_manager *manager);
+/** See okv_authority_ops.attach; the local entry has the state as well. -EBUSY: not now. */
+int okv_import_attach(struct omnikv_space *space, uint32_t entry, uint32_t group, const struct omnikv_extent *extent,
+		      uint32_t crc);
+
+#endif /* OKV_IMPORT_H */

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Requests of attached managers; see session.h.
+ *
+ * Publishing keeps commit.c's order: sealed, then inserted whole; the sum was taken by the client, of
+ * bytes that it no longer changes. What was sealed and could not be inserted is nobody's to find and
+ * is given up at once: it goes with the client's lease.
+ */
+#include "manager/session.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "failpoint.h"
+#include "manager/manager.h"
+
+int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *keys,
+		     size_t nr_keys, const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+{
+	uint32_t nr_groups = space->shelf->nr_groups, nr_leases = 0;
+	struct omnikv_extent leases[OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX];
+	struct okv_index *index = space->shelf->index;
+	uint32_t ids[OKV_AUTHORITY_BLOCKS];
+	struct okv_index_info info;
+	struct okv_index_hit hit;
+	struct okv_visit visit;
+	uint64_t position;
+	uint32_t entry;
+	int ret = 0;
+
+	if (!okv_keys_are_valid(keys, nr_keys, tail))
+		return -EINVAL;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	okv_match_find(space, flags & OKV_FIND_F_ANY ? 0 : space->needed_state, keys, nr_keys, tail, &hit, &found->tail_tokens);
+	found->nr_hit = hit.nr_blocks;
+	found->nr = 0;
+	if (hit.nr_blocks <= first)
+		goto out;
+
+	/* Down from the last one: what lies behind the batch is passed over. */
+	entry = hit.entry;
+	for (position = hit.nr_blocks; position-- > first;) {
+		if (position - first < OKV_AUTHORITY_BLOCKS)
+			ids[position - first] = entry;
+		if (okv_index_get(index, entry, &info)) {
+			ret = -ESTALE;
+			goto out;
+		}
+		entry = info.parent;
+	}
+	found->nr = hit.nr_blocks - first < OKV_AUTHORITY_BLOCKS ? hit.nr_blocks - first : OKV_AUTHORITY_BLOCKS;
+	for (uint32_t i = 0; i < found->nr; i++) {
+		for (uint32_t g = 0; g < nr_groups; g++) {
+			struct omnikv_extent *extent = &found->extents[i * nr_groups + g];
+
+			okv_index_extent(index, ids[i], g, extent, &found->crcs[i * nr_groups + g]);
+			if (extent->nr_granules)
+				leases[nr_leases++] = *extent;
+		}
+	}
+	if (client && nr_leases)
+		ret = omnikv_extent_lease(client, leases, nr_leases);
+	if (ret)
+		found->nr = 0;
+out:
+	okv_visit_leave(&visit);
+	return ret;
+}
+
+/* Where the blocks of @pub belong: the entry of their parent. */
+static int find_parent(struct omnikv_space *space, const struct okv_publication *pub, uint32_t *parent)
+{
+	struct okv_index_info info;
+
+	*parent = OKV_ENTRY_NONE;
+	if (!pub->position)
+		return pub->parent ? -EINVAL : 0;
+	if (!pub->parent || !okv_keys_are_valid(pub->parent, 1, NULL))
+		return -EINVAL;
+	*parent = okv_index_find(space->shelf->index, space->id, pub->parent);
+	if (*parent == OKV_ENTRY_NONE)
+		return -ESTALE;
+	if (okv_index_get(space->shelf->index, *parent, &info))
+		return -ESTALE;
+	return info.position + 1 == pub->position && !info.is_partial ? 0 : -EINVAL;
+}
+
+/* Has every extent the size that its group's have, and is none but a state missing? */
+static bool has_right_sizes(const struct omnikv_space *space, const struct omnikv_extent *extents)
+{
+	const struct omnikv_plan *plan = &space->plan->plan;
+
+	for (uint32_t g = 0; g < space->shelf->nr_groups; g++)
+		if (extents[g].nr_granules != plan->groups[g].nr_granules &&
+		    (extents[g].nr_granules || !(space->needed_state >> g & 1)))
+			return false;
+	return true;
+}
+
+static uint32_t list_extents(const struct omnikv_extent *extents, uint32_t nr_groups, struct omnikv_extent *list)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t g = 0; g < nr_groups; g++)
+		if (extents[g].nr_granules)
+			list[nr++] = extents[g];
+	return nr;
+}
+
+/* One block: 0 with @published and its entry. Inside a visit. */
+static int publish_one(struct okv_visit *visit, struct omnikv_space *space, struct omnikv_client *client,
+		       const struct okv_publication *pub, uint32_t i, uint32_t parent, uint32_t *entry)
+{
+	uint32_t nr_groups = space->shelf->nr_groups, nr;
+	struct omnikv_extent list[OMNIKV_GROUPS_MAX];
+	struct okv_index_block block = {
+		.ns = space->id,
+		.parent = parent,
+		.position = pub->position + i,
+		.nr_tokens = pub->tail_tokens ? pub->tail_tokens : OKV_BLOCK_FULL,
+		.key = &pub->keys[i],
+		.extents = &pub->extents[i * nr_groups],
+		.crc32c = &pub->crcs[i * nr_groups],
+	};
+	struct okv_index_info info;
+	int ret;
+
+	*entry = okv_index_find(space->shelf->index, space->id, &pub->keys[i]);
+	if (*entry != OKV_ENTRY_NONE) {
+		ret = okv_index_get(space->shelf->index, *entry, &info);
+		if (ret)
+			return ret;
+		if (info.parent != parent || info.position != block.position || info.is_partial != (pub->tail_tokens != 0) ||
+		    (info.is_partial && info.nr_tokens != pub->tail_tokens))
+			return -EINVAL;
+		pub->published[i] = OKV_PUBLISHED_THERE;
+		okv_index_touch(space->shelf->index, *entry);
+		visit->manager->stats.blocks_deduplicated++;
+		return 0;
+	}
+	nr = list_extents(block.extents, nr_groups, list);
+	ret = -OKV_FAILPOINT("session.seal");
+	if (!ret)
+		ret = omnikv_extent_seal(client, list, nr);
+	if (ret)
+		return ret;
+	/* Without memory to note the lease nothing may free the block: it stays SEALED until the next recovery. */
+	ret = -OKV_FAILPOINT("session.lease");
+	if (!ret)
+		ret = omnikv_extent_lease(client, list, nr);
+	if (ret)
+		return ret;
+	ret = -OKV_FAILPOINT("session.insert");
+	if (!ret)
+		ret = okv_index_insert(space->shelf->index, &block, entry);
+	if (ret) {
+		/* In no index, so given up; the client's lease keeps its bytes for as long as it needs them. */
+		for (uint32_t k = 0; k < nr; k++)
+			okv_visit_give(visit, &list[k]);
+		okv_visit_flush(visit);
+		pub->published[i] = OKV_PUBLISHED_ADRIFT;
+		return ret;
+	}
+	for (uint32_t k = 0; k < nr; k++)
+		space->shelf->nr_granules += list[k].nr_granules;
+	pub->published[i] = OKV_PUBLISHED_NEW;
+	visit->manager->stats.blocks_committed++;
+	return 0;
+}
+
+int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client, const struct okv_publication *pub)
+{
+	uint32_t nr_groups = space->shelf->nr_groups, parent = OKV_ENTRY_NONE;
+	struct okv_visit visit;
+	int ret;
+
+	if (!pub->nr || pub->nr > OKV_AUTHORITY_BLOCKS || !okv_keys_are_valid(pub->keys, pub->nr, NULL) ||
+	    pub->position > UINT32_MAX - OKV_AUTHORITY_BLOCKS || pub->tail_tokens >= space->plan->plan.block_tokens ||
+	    (pub->tail_tokens && pub->nr != 1))
+		return -EINVAL;
+	for (uint32_t i = 0; i < pub->nr; i++) {
+		pub->published[i] = OKV_PUBLISHED_NOT;
+		if (!has_right_sizes(space, &pub->extents[i * nr_groups]))
+			return -EINVAL;
+	}
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	ret = find_parent(space, pub, &parent);
+	for (uint32_t i = 0; i < pub->nr && !ret; i++)
+		ret = publish_one(&visit, space, client, pub, i, parent, &parent);
+	okv_note_peak(space->manager);
+	okv_visit_leave(&visit);
+	return ret;
+}
+
+int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *key,
+		       uint32_t group, const struct omnikv_extent *extent, uint32_t crc)
+{
+	struct okv_index *index = space->shelf->index;
+	struct omnikv_extent theirs;
+	struct okv_visit visit;
+	uint32_t entry, sum;
+	int ret;
+
+	if (!okv_keys_are_valid(key, 1, NULL) || group >= space->shelf->nr_groups || !(space->needed_state >> group & 1) ||
+	    extent->nr_granules != space->plan->plan.groups[group].nr_granules)
+		return -EINVAL;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	entry = okv_index_find(index, space->id, key);
+	ret = entry == OKV_ENTRY_NONE ? -ESTALE : 0;
+	if (ret)
+		goto out;
+	okv_index_extent(index, entry, group, &theirs, &sum);
+	ret = theirs.nr_granules ? -EEXIST : omnikv_extent_seal(client, extent, 1);
+	if (ret)
+		goto out;
+	ret = okv_index_attach(index, entry, group, extent, crc);
+	if (!ret) {
+		space->shelf->nr_granules += extent->nr_granules;
+		okv_note_peak(space->manager);
+		ret = omnikv_extent_lease(client, extent, 1) ? -ENODATA : 0;
+	} else {
+		okv_visit_give(&visit, extent);
+		ret = -ENODATA;
+	}
+out:
+	okv_visit_leave(&visit);
+	return ret;
+}
+
+void okv_session_use(struct omnikv_space *space, const struct okv_use *use)
+{
+	struct omnikv_manager_stats *stats = &space->manager->stats;
+	struct okv_visit visit;
+	uint32_t entry;
+
+	if (use->last && !okv_keys_are_valid(use->last, 1, NULL))
+		return;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	entry = use->last ? okv_index_find(space->shelf->index, space->id, use->last) : OKV_ENTRY_NONE;
+	if (entry != OKV_ENTRY_NONE)
+		okv_index_touch(space->shelf->index, entry);
+	/* Counters are a client's word: they are bounded so that they cannot wrap, and hits never exceed queries. */
+	if (use->blocks_queried <= UINT32_MAX && use->tokens_queried <= UINT32_MAX &&
+	    use->blocks_hit <= use->blocks_queried && use->tokens_hit <= use->tokens_queried) {
+		stats->nr_queries++;
+		stats->blocks_queried += use->blocks_queried;
+		stats->blocks_hit += use->blocks_hit;
+		stats->tokens_queried += use->tokens_queried;
+		stats->tokens_hit += use->tokens_hit;
+	}
+	okv_visit_leave(&visit);
+}
+
+void okv_session_distrust(struct omnikv_space *space, const struct omnikv_key *key)
+{
+	struct okv_visit visit;
+	uint32_t entry;
+
+	if (!okv_keys_are_valid(key, 1, NULL))
+		return;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	entry = okv_index_find(space->shelf->index, space->id, key);
+	if (entry != OKV_ENTRY_NONE)
+		okv_index_drop(space->shelf->index, entry);
+	okv_visit_leave(&visit);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The authority's side of an attached manager: its requests, carried out on the manager of the pool.
+ *
+ * Arguments come from another process: they are checked here as if by a public call, and extents are the
+ * provider's to check (whose they are, which generation). Any thread.
+ */
+#ifndef OKV_SESSION_H
+#define OKV_SESSION_H
+
+#include "manager/authority.h"
+
+/**
+ * okv_session_find() - see okv_authority_ops
+ * @client: leases what is found; NULL: nothing is leased
+ *
+ * Leased before the manager could let go of it, so there is no -ESTALE.
+ */
+int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *keys,
+		     size_t nr_keys, const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found);
+/** See okv_authority_ops. @client owns the extents, seals and leases them. */
+int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client, const struct okv_publication *pub);
+int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *key,
+		       uint32_t group, const struct omnikv_extent *extent, uint32_t crc);
+void okv_session_use(struct omnikv_space *space, const struct okv_use *use);
+void okv_session_distrust(struct omnikv_space *space, const struct omnikv_key *key);
+
+#endif /* OKV_SESSION_H */
