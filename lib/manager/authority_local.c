@@ -89,7 +89,7 @@ static int local_make_room(struct okv_authority *auth, uint64_t nr_granules)
 {
 	if (is_gone(auth))
 		return -ENOTCONN;
-	return okv_manager_make_room(local_of(auth)->manager, nr_granules) ? 0 : -ENOSPC;
+	return okv_manager_have_free(local_of(auth)->manager, nr_granules) ? 0 : -ENOSPC;
 }
 
 static int local_can_room(struct okv_authority *auth, uint64_t nr_granules)

@@ -665,7 +665,7 @@ int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens)
 	return ret;
 }
 
-bool okv_manager_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+bool okv_manager_have_free(struct omnikv_manager *manager, uint64_t nr_granules)
 {
 	struct okv_visit visit;
 	uint64_t nr_free, freed;

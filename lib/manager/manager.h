@@ -233,7 +233,7 @@ int okv_manager_new(struct omnikv_client *client, struct omnikv_manager **manage
 /** A manager with nothing in it. */
 void okv_manager_free(struct omnikv_manager *manager);
 /** Evict until @nr_granules are free in the pool. false: nothing more can leave. */
-bool okv_manager_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
+bool okv_manager_have_free(struct omnikv_manager *manager, uint64_t nr_granules);
 
 /** The most that was ever in use may be now. Inside a visit. */
 void okv_note_peak(struct omnikv_manager *manager);
