@@ -54,9 +54,11 @@ is_plain := $(if $(san_flags),,y)
 
 # ---- packages --------------------------------------------------------------------------------
 packages := liburing libisal libxxhash libcrypto jansson numa
+# Of omnikvd: its configuration file, and the service manager.
+daemon_packages := inih libsystemd
 test_packages := cmocka
 ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),all)),)
-missing := $(shell for p in $(packages); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
+missing := $(shell for p in $(packages) $(daemon_packages); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
 ifneq ($(missing),)
 $(error $(missing) not found by pkg-config; run tools/setup as root)
 endif
@@ -212,8 +214,10 @@ endef
 
 define tool_rule
 $(B)/bin/$(notdir $(1)): $(call obj,$(wildcard $(1)/*.c)) $(a)
-	$$(call link,$$(libs))
+	$$(call link,$$(libs) $$(libs_$(notdir $(1))))
 endef
+# Of programs that need more than the library does. Tests link with the programs' files, so they need it too.
+libs_omnikvd := $(shell pkg-config --libs $(daemon_packages) 2>/dev/null)
 $(foreach d,$(tool_dirs),$(eval $(call tool_rule,$(d))))
 
 # Our objects' allocations pass through tests/harness/fault.c, which fails them on request.
@@ -223,15 +227,15 @@ wrapped := malloc calloc realloc aligned_alloc posix_memalign strdup strndup EVP
 wrap_flags := -Wl$(comma)--undefined=__wrap_malloc $(addprefix -Wl$(comma)--wrap=,$(wrapped))
 
 $(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta)
-	$(call link,-Wl$(comma)--start-group $(filter %.a,$^) -Wl$(comma)--end-group $(wrap_flags) $(test_libs) $(libs))
+	$(call link,-Wl$(comma)--start-group $(filter %.a,$^) -Wl$(comma)--end-group $(wrap_flags) $(test_libs) $(libs) $(libs_omnikvd))
 
 # A fuzz target is run by libFuzzer, or replays files given as arguments.
 ifeq ($(SAN),fuzzer)
 $(B)/tests/fuzz/%: $(T)/obj/tests/fuzz/%.o $(harness_a) $(tool_a) $(ta)
-	$(call link,-fsanitize=fuzzer $(libs))
+	$(call link,-fsanitize=fuzzer $(libs) $(libs_omnikvd))
 else
 $(B)/tests/fuzz/%: $(T)/obj/tests/fuzz/%.o $(T)/obj/tests/harness/fuzz_replay.o $(harness_a) $(tool_a) $(ta)
-	$(call link,$(libs))
+	$(call link,$(libs) $(libs_omnikvd))
 endif
 
 # ---- install ---------------------------------------------------------------------------------

@@ -264,20 +264,40 @@ static void rec_forget(struct okv_extent_rec *rec)
 		rec->generation = (rec->generation & ~OKV_GENERATION_PHASE) + OKV_GENERATION_STEP;
 }
 
+/* Who of the users lives, where a pool has any beside its owner. */
+struct survivors {
+	bool	(*is_alive)(void *opaque, uint32_t owner);
+	void	*opaque;
+};
+
 /* Is the record at @granule that of an extent which outlives its process, and of nothing else? */
-static bool rec_survives(const struct okv_extent_map *map, uint32_t granule, uint32_t end)
+static bool rec_survives(const struct okv_extent_map *map, uint32_t granule, uint32_t end,
+			 const struct survivors *survivors)
 {
 	const struct okv_extent_rec *rec = &map->recs[granule];
-	unsigned int state = rec_state(rec);
-	uint32_t i;
+	uint32_t i, phase = rec_phase(rec), wanted = OKV_GENERATION_LIVE;
 
-	if (state == OMNIKV_EXTENT_POISONED) {
-		if (rec_phase(rec) == OKV_GENERATION_NONE)
+	switch (rec_state(rec)) {
+	case OMNIKV_EXTENT_SEALED:
+	case OMNIKV_EXTENT_META:
+		break;
+	case OMNIKV_EXTENT_POISONED:
+		wanted = phase;
+		break;
+	case OMNIKV_EXTENT_PRIVATE:
+		if (!survivors || !rec->a || !survivors->is_alive(survivors->opaque, rec->a))
 			return false;
-	} else if (rec_phase(rec) != OKV_GENERATION_LIVE ||
-		   (state != OMNIKV_EXTENT_SEALED && state != OMNIKV_EXTENT_META)) {
+		break;
+	case OMNIKV_EXTENT_QUARANTINED:
+		if (!survivors || rec->generation >= OKV_GENERATION_LAST)
+			return false;
+		wanted = OKV_GENERATION_GIVEN_UP;
+		break;
+	default:
 		return false;
 	}
+	if (phase == OKV_GENERATION_NONE || phase != wanted)
+		return false;
 	if (!rec->nr || rec->nr > end - granule)
 		return false;
 	for (i = 1; i < rec->nr; i++)
@@ -286,7 +306,7 @@ static bool rec_survives(const struct okv_extent_map *map, uint32_t granule, uin
 	return true;
 }
 
-int okv_extent_map_recover(struct okv_extent_map *map, uint64_t nr)
+static int map_recover(struct okv_extent_map *map, uint64_t nr, const struct survivors *survivors)
 {
 	uint32_t first = map->nr_granules, granule = first, end, i;
 	int ret;
@@ -306,7 +326,7 @@ int okv_extent_map_recover(struct okv_extent_map *map, uint64_t nr)
 			granule++;
 			continue;
 		}
-		if (!rec_survives(map, granule, end)) {
+		if (!rec_survives(map, granule, end, survivors)) {
 			uint32_t claimed = rec->nr;
 
 			/*
@@ -334,8 +354,9 @@ int okv_extent_map_recover(struct okv_extent_map *map, uint64_t nr)
 		}
 		if (state == OMNIKV_EXTENT_POISONED)
 			rec->generation = (rec->generation & ~OKV_GENERATION_PHASE) | OKV_GENERATION_GIVEN_UP;
-		rec->a = 0;
-		rec->b = state << REC_STATE_SHIFT;
+		if (state != OMNIKV_EXTENT_PRIVATE)
+			rec->a = 0;
+		rec->b = state << REC_STATE_SHIFT | (state == OMNIKV_EXTENT_QUARANTINED);
 		bits_change(map, granule, rec->nr, true);
 		map->state_granules[state] += rec->nr;
 		map->nr_extents[state]++;
@@ -350,6 +371,19 @@ int okv_extent_map_recover(struct okv_extent_map *map, uint64_t nr)
 		granule = bits_find(map, stop, false);
 	}
 	return 0;
+}
+
+int okv_extent_map_recover(struct okv_extent_map *map, uint64_t nr)
+{
+	return map_recover(map, nr, NULL);
+}
+
+int okv_extent_map_recover_shared(struct okv_extent_map *map, uint64_t nr,
+				  bool (*is_alive)(void *opaque, uint32_t owner), void *opaque)
+{
+	const struct survivors survivors = { is_alive, opaque };
+
+	return map_recover(map, nr, &survivors);
 }
 
 bool okv_extent_map_next(const struct okv_extent_map *map, uint32_t *cursor, struct okv_extent_view *view)

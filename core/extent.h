@@ -121,6 +121,15 @@ int okv_extent_map_add(struct okv_extent_map *map, uint64_t nr);
  * Return: as okv_extent_map_add().
  */
 int okv_extent_map_recover(struct okv_extent_map *map, uint64_t nr);
+/**
+ * okv_extent_map_recover_shared() - the same where users of the pool outlived its owner
+ * @is_alive: does this owner of PRIVATE extents live?
+ *
+ * PRIVATE extents of those who live are there again, and so is what was QUARANTINED, with one reference
+ * that is the caller's to put.
+ */
+int okv_extent_map_recover_shared(struct okv_extent_map *map, uint64_t nr,
+				  bool (*is_alive)(void *opaque, uint32_t owner), void *opaque);
 /** Walk all invariants; NULL, or the broken one in words. O(capacity). */
 const char *okv_extent_map_check(const struct okv_extent_map *map);
 /** Length of the longest free run, exact. */

@@ -12,30 +12,39 @@
 #include <string.h>
 
 #include "failpoint.h"
+#include "share.h"
+
+static bool id_is_used(const struct okv_embedded_pool *pool, uint32_t id)
+{
+	const struct okv_embedded_client *other;
+
+	for (other = pool->clients; other; other = other->next)
+		if (other->id == id)
+			return true;
+	/* A process that lost its connection may still be there. */
+	return pool->is_shared && okv_share_is_alive(pool, id);
+}
 
 /* A client's number: never 0 ("nobody"), and of no other client while it lives. */
 static uint32_t new_id_locked(struct okv_embedded_pool *pool)
 {
-	const struct okv_embedded_client *other;
-
 	do {
 		if (!++pool->last_client_id)
 			pool->last_client_id = 1;
-		for (other = pool->clients; other && other->id != pool->last_client_id;)
-			other = other->next;
-	} while (other);
+	} while (id_is_used(pool, pool->last_client_id));
 	return pool->last_client_id;
 }
 
-int okv_embedded_client_open(struct omnikv_pool *base, uint32_t flags, struct omnikv_client **out)
+int okv_embedded_client_new(struct okv_embedded_pool *pool, uint32_t flags, uint32_t id,
+			    struct okv_embedded_client **out)
 {
-	struct okv_embedded_pool *pool = okv_embedded_pool(base);
 	struct okv_embedded_client *client;
 
 	client = calloc(1, sizeof(*client));
 	if (!client)
 		return -ENOMEM;
-	client->client.pool = base;
+	client->client.pool = &pool->pool;
+	client->leases_fd = -1;
 	client->is_manager = flags & OMNIKV_CLIENT_F_MANAGER;
 	pthread_mutex_init(&client->windows_lock, NULL);
 
@@ -46,20 +55,30 @@ int okv_embedded_client_open(struct omnikv_pool *base, uint32_t flags, struct om
 		free(client);
 		return -EBUSY;
 	}
-	client->id = new_id_locked(pool);
+	client->id = id ? id : new_id_locked(pool);
 	client->next = pool->clients;
 	pool->clients = client;
 	pool->nr_clients++;
 	if (client->is_manager)
 		pool->manager = client;
 	pthread_mutex_unlock(&pool->lock);
-
-	*out = &client->client;
+	*out = client;
 	return 0;
 }
 
+int okv_embedded_client_open(struct omnikv_pool *base, uint32_t flags, struct omnikv_client **out)
+{
+	struct okv_embedded_client *client;
+	int ret;
+
+	ret = okv_embedded_client_new(okv_embedded_pool(base), flags, 0, &client);
+	if (!ret)
+		*out = &client->client;
+	return ret;
+}
+
 /* Out of the list and gone. Nothing holds it any more. */
-static void client_free_locked(struct okv_embedded_pool *pool, struct okv_embedded_client *client)
+void okv_embedded_client_free_locked(struct okv_embedded_pool *pool, struct okv_embedded_client *client)
 {
 	struct okv_embedded_client **link;
 
@@ -109,6 +128,7 @@ void okv_embedded_client_close(struct omnikv_client *base)
 	okv_windows_fini(client);
 
 	pthread_mutex_lock(&pool->lock);
+	okv_share_forget_locked(pool, client);
 	end_leases_locked(pool, client);
 	end_private_locked(pool, client);
 	client->is_closed = true;
@@ -116,7 +136,7 @@ void okv_embedded_client_close(struct omnikv_client *base)
 	if (pool->manager == client)
 		pool->manager = NULL;
 	if (!client->nr_ios)
-		client_free_locked(pool, client);
+		okv_embedded_client_free_locked(pool, client);
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -129,7 +149,7 @@ void okv_embedded_clients_fini(struct okv_embedded_pool *pool)
 			client->nr_ios = 0;
 			okv_embedded_client_close(&client->client);
 		} else {
-			client_free_locked(pool, client);
+			okv_embedded_client_free_locked(pool, client);
 		}
 	}
 }
@@ -152,6 +172,8 @@ int okv_embedded_alloc(struct omnikv_client *base, uint32_t nr_granules, uint32_
 
 	pthread_mutex_lock(&pool->lock);
 	ret = okv_extent_alloc(&pool->map, nr_granules, count, after, client->id, out);
+	if (ret == -ENOSPC && okv_share_settle_locked(pool))
+		ret = okv_extent_alloc(&pool->map, nr_granules, count, after, client->id, out);
 	if (!ret)
 		client->nr_private += count;
 	pthread_mutex_unlock(&pool->lock);
@@ -213,7 +235,7 @@ int okv_embedded_seal(struct omnikv_client *base, const struct omnikv_extent *ex
 	pthread_mutex_lock(&pool->lock);
 	ret = check_seal_locked(pool, client, exts, count, &has_binds);
 	if (!ret && has_binds) {
-		okv_windows_condemn_locked(client);
+		okv_windows_condemn_locked(client, exts, count);
 		okv_extent_unmark_list(&pool->map, exts, count);
 		pthread_mutex_unlock(&pool->lock);
 		ret = okv_windows_execute_locked(client);
@@ -241,12 +263,44 @@ int okv_embedded_free(struct omnikv_client *base, const struct omnikv_extent *ex
 
 	pthread_mutex_lock(&pool->lock);
 	nr_private = pool->map.nr_extents[OMNIKV_EXTENT_PRIVATE];
-	ret = okv_extent_free_list(&pool->map, exts, count, client->id, client->is_manager);
+	if (pool->nr_remotes)
+		ret = okv_share_free_locked(pool, client, exts, count);
+	else
+		ret = okv_extent_free_list(&pool->map, exts, count, client->id, client->is_manager);
 	/* Only an owner frees PRIVATE extents, so all that went were this client's. */
 	client->nr_private -= nr_private - pool->map.nr_extents[OMNIKV_EXTENT_PRIVATE];
 	pthread_mutex_unlock(&pool->lock);
 	return ret;
 }
+
+/* The state allows RO to anybody; the right to read is a lease. META needs none. */
+static int bind_get(struct okv_embedded_client *client, const struct omnikv_extent *ext, bool is_rw)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(client->client.pool);
+	const struct okv_hold *hold;
+	struct okv_extent_view view;
+	int ret;
+
+	ret = okv_extent_check(&pool->map, ext, is_rw ? OKV_OP_BIND_RW : OKV_OP_BIND_RO, client->id,
+			       client->is_manager);
+	if (ret)
+		return ret;
+	if (!is_rw) {
+		okv_extent_view(&pool->map, ext->granule, &view);
+		hold = okv_holds_find(&client->holds, (uint32_t)ext->granule);
+		if (view.state != OMNIKV_EXTENT_META && (!hold || !hold->nr_leases))
+			return -EPERM;
+	}
+	okv_extent_get(&pool->map, ext->granule, 1);
+	return 0;
+}
+
+static void bind_put(struct okv_embedded_client *client, uint32_t granule)
+{
+	okv_extent_put(&okv_embedded_pool(client->client.pool)->map, granule, 1);
+}
+
+const struct okv_ref_ops okv_embedded_refs = { bind_get, bind_put };
 
 /* A lease or a transfer begins on each of the list. */
 static int get_list(struct omnikv_client *base, const struct omnikv_extent *exts, uint32_t count, enum okv_op op)
@@ -341,7 +395,7 @@ void okv_embedded_io_put(struct omnikv_client *base, const struct omnikv_extent 
 		okv_extent_put(&pool->map, exts[i].granule, 1);
 	}
 	if (client->is_closed && !client->nr_ios)
-		client_free_locked(pool, client);
+		okv_embedded_client_free_locked(pool, client);
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -355,8 +409,10 @@ int okv_embedded_query(struct omnikv_client *base, const struct omnikv_extent *e
 
 	pthread_mutex_lock(&pool->lock);
 	ret = okv_extent_check(&pool->map, ext, OKV_OP_QUERY, client->id, client->is_manager);
-	if (!ret)
+	if (!ret) {
 		okv_extent_view(&pool->map, ext->granule, &view);
+		view.nr_refs += okv_share_count_locked(pool, (uint32_t)ext->granule);
+	}
 	pthread_mutex_unlock(&pool->lock);
 	if (ret)
 		return ret;

@@ -3,7 +3,8 @@
  * Inside the embedded provider: a pool in this process, on a memfd or a file.
  *
  * provider_memfd.c owns the memory and the pool's life, client.c the clients and extents,
- * window.c the windows. Locks, outermost first:
+ * window.c the windows, share.c what other processes hold of a shared pool. provider_daemon.c, the
+ * other end of that, uses the same structs and windows. Locks, outermost first:
  *
  *	lock                   guards                                   may then take
  *	client->windows_lock   the client's windows and their binds     pool->lock
@@ -18,6 +19,7 @@
 
 #include "core/extent.h"
 #include "hold.h"
+#include "lease.h"
 #include "provider.h"
 
 #define OKV_HUGE_BYTES	(UINT64_C(2) << 20)
@@ -25,13 +27,24 @@
 struct okv_embedded_client;
 struct okv_embedded_window;
 
+/**
+ * struct okv_ref_ops - how binds of windows are counted; the caller holds the pool's lock
+ * @bind_get: may the client bind the extent? Then one reference more is counted. The caller sees to the hold.
+ */
+struct okv_ref_ops {
+	int	(*bind_get)(struct okv_embedded_client *client, const struct omnikv_extent *ext, bool is_rw);
+	void	(*bind_put)(struct okv_embedded_client *client, uint32_t granule);
+};
+
 struct okv_embedded_pool {
 	struct omnikv_pool		pool;
+	const struct okv_ref_ops	*refs;
 
 	/* Fixed after creation. */
 	int				fd;
 	int				fd_ro;		/* the same memory, opened read-only; -1 where /proc is missing */
 	bool				is_file;
+	bool				is_shared;	/* other processes map it; see share.h */
 	uint32_t			page_kind;
 	unsigned char			*map_base;	/* the memfd: data; a file: header, records, data */
 	uint64_t			map_bytes;
@@ -49,6 +62,13 @@ struct okv_embedded_pool {
 	struct okv_embedded_client	*manager;
 	uint32_t			nr_clients;	/* open ones */
 	uint32_t			last_client_id;
+
+	/* Guarded by lock; of shared pools. */
+	uint32_t			nr_remotes;	/* clients that are other processes */
+	uint32_t			nr_unknown;	/* of these, those whose leases are not known: all may be leased */
+	uint32_t			*limbo;		/* first granules of given-up extents with a reference of ours */
+	uint64_t			nr_limbo;
+	uint64_t			max_limbo;
 };
 
 struct okv_embedded_client {
@@ -56,6 +76,7 @@ struct okv_embedded_client {
 	/* Fixed after creation. */
 	uint32_t			id;
 	bool				is_manager;
+	bool				is_remote;	/* another process */
 
 	/* Guarded by the pool's lock. */
 	struct okv_embedded_client	*next;
@@ -63,6 +84,10 @@ struct okv_embedded_client {
 	uint64_t			nr_private;	/* PRIVATE extents it owns */
 	uint64_t			nr_ios;		/* keeps the struct alive after close */
 	bool				is_closed;
+	bool				is_absent;	/* remote: without a connection */
+	bool				is_unknown;	/* remote and absent: its table is not here either */
+	struct okv_lease_table		leases;		/* remote: what it holds */
+	int				leases_fd;	/* the table's memory */
 
 	pthread_mutex_t			windows_lock;
 	/* Guarded by windows_lock. */
@@ -81,8 +106,19 @@ static inline struct okv_embedded_client *okv_embedded_client(struct omnikv_clie
 }
 
 /* client.c */
+extern const struct okv_ref_ops okv_embedded_refs;
+/**
+ * okv_embedded_client_new() - a client of this pool
+ * @id: a number that is no other client's, or 0: any
+ *
+ * Return: 0, -ENOMEM, -EBUSY (there is a manager).
+ */
+int okv_embedded_client_new(struct okv_embedded_pool *pool, uint32_t flags, uint32_t id,
+			    struct okv_embedded_client **client);
 int okv_embedded_client_open(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client);
 void okv_embedded_client_close(struct omnikv_client *client);
+/** Out of the list and gone. Nothing holds it any more. */
+void okv_embedded_client_free_locked(struct okv_embedded_pool *pool, struct okv_embedded_client *client);
 /** The pool ends: free what closed clients left behind. */
 void okv_embedded_clients_fini(struct okv_embedded_pool *pool);
 int okv_embedded_alloc(struct omnikv_client *client, uint32_t nr_granules, uint32_t count,
@@ -108,11 +144,12 @@ int okv_embedded_window_bind(struct omnikv_window *window, const struct omnikv_b
 			     uint32_t *nr_bound);
 int okv_embedded_window_unbind(struct omnikv_window *window, uint64_t off, uint64_t bytes);
 /**
- * okv_windows_condemn_locked() - remember the binds of marked extents in the client's RW windows
+ * okv_windows_condemn_locked() - remember the binds of these extents in the client's RW windows
  *
  * The caller holds windows_lock and the pool's lock.
  */
-void okv_windows_condemn_locked(struct okv_embedded_client *client);
+void okv_windows_condemn_locked(struct okv_embedded_client *client, const struct omnikv_extent *exts,
+				uint32_t count);
 /** Unbind what was condemned. The caller holds windows_lock, not the pool's. -ENOMEM: some are still bound. */
 int okv_windows_execute_locked(struct okv_embedded_client *client);
 

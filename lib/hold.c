@@ -81,7 +81,7 @@ void okv_holds_drop(struct okv_holds *holds, struct okv_hold *hold)
 {
 	uint32_t hole, at;
 
-	if (hold->nr_leases || hold->nr_binds || hold->nr_ios)
+	if (hold->nr_leases || hold->nr_binds || hold->nr_ios || hold->is_private)
 		return;
 	holds->nr--;
 	hole = at = (uint32_t)(hold - holds->slots);

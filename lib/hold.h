@@ -8,15 +8,23 @@
 #ifndef OKV_HOLD_H
 #define OKV_HOLD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-/** One extent's entry. @generation of its name; 0 marks an unused slot. */
+/**
+ * struct okv_hold - one extent's entry
+ * @generation: of its name; 0 marks an unused slot
+ * @is_private: it is the client's own; kept only where nothing else says so
+ * @is_marked:  scratch of a walk over windows
+ */
 struct okv_hold {
 	uint32_t	granule;
 	uint32_t	generation;
 	uint32_t	nr_leases;
 	uint32_t	nr_binds;
 	uint32_t	nr_ios;
+	bool		is_private;
+	bool		is_marked;
 };
 
 /** @slots: [mask + 1], NULL while nothing was ever held. */

@@ -29,6 +29,7 @@
 #include "failpoint.h"
 #include "numa_policy.h"
 #include "pool_file.h"
+#include "share.h"
 
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB		(21u << 26)
@@ -53,6 +54,8 @@ struct opening {
 	bool					is_memory;	/* tmpfs, hugetlbfs or a memfd: no disk behind it */
 	bool					is_created;	/* the file's name is this call's */
 	bool					is_begun;	/* what the file holds is this call's */
+	bool					is_shared;	/* other processes will map it */
+	int					kept_fd;	/* its memory from an earlier life of this authority; -1: none */
 };
 
 /* ---- small files of the kernel ---------------------------------------------------------- */
@@ -259,6 +262,14 @@ static int grow_file(struct opening *op, int fd, uint64_t bytes, bool is_reserve
 
 /* ---- anonymous pools -------------------------------------------------------------------- */
 
+/* Nobody who gets the memory may cut it off under the others. */
+static int seal_size(struct opening *op, int fd)
+{
+	if (!fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		return 0;
+	return op->is_shared ? okv_error_set(op->err, -errno, "%s: cannot seal its size: %s", op->label, strerror(errno)) : 0;
+}
+
 /* Pages of the host's huge-page pool, reserved as a whole; -ENOMEM where there are too few. */
 static int open_hugetlb(struct opening *op, uint64_t bytes)
 {
@@ -268,10 +279,12 @@ static int open_hugetlb(struct opening *op, uint64_t bytes)
 
 	if (bytes / OKV_HUGE_BYTES > node_free + may_add)
 		return -ENOMEM;
-	fd = okv_fd_high(memfd_create("omnikv-pool", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB));
+	fd = okv_fd_high(memfd_create("omnikv-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
 	if (fd < 0)
 		return -errno;
-	ret = ftruncate(fd, (off_t)bytes) ? -errno : map_whole(op->pool, fd, bytes);
+	ret = ftruncate(fd, (off_t)bytes) ? -errno : seal_size(op, fd);
+	if (!ret)
+		ret = map_whole(op->pool, fd, bytes);
 	if (ret) {
 		close(fd);
 		return ret;
@@ -324,10 +337,12 @@ static int open_shmem(struct opening *op, uint64_t bytes)
 	struct okv_embedded_pool *pool = op->pool;
 	int fd, ret;
 
-	fd = okv_fd_high(memfd_create("omnikv-pool", MFD_CLOEXEC));
+	fd = okv_fd_high(memfd_create("omnikv-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (fd < 0)
 		return okv_error_set(op->err, -errno, "%s: memfd_create: %s", op->label, strerror(errno));
 	ret = grow_file(op, fd, bytes, false);
+	if (!ret)
+		ret = seal_size(op, fd);
 	if (ret)
 		goto err_close;
 	ret = map_whole(pool, fd, bytes);
@@ -347,7 +362,9 @@ err_close:
 
 static int open_anonymous(struct opening *op)
 {
-	uint64_t bytes = op->header.data_bytes;
+	struct okv_embedded_pool *pool = op->pool;
+	/* Other processes see the records of a shared pool, so they lie before its data as in a file. */
+	uint64_t bytes = op->header.data_bytes + (op->is_shared ? op->header.data_off : 0);
 	bool may_hugetlb = !(op->config->flags & OMNIKV_POOL_F_NO_HUGETLB);
 	int ret = -ENOMEM;
 
@@ -361,12 +378,53 @@ static int open_anonymous(struct opening *op)
 		ret = open_hugetlb(op, bytes);
 	if (ret)
 		ret = open_shmem(op, bytes);
-	if (!ret)
+	if (!ret && !op->is_shared)
 		ret = map_meta(op);
 	if (ret)
 		return ret;
+	if (op->is_shared) {
+		pool->meta = pool->map_base;
+		pool->data_off = op->header.data_off;
+	}
 	op->is_new = true;
 	op->is_memory = true;
+	return 0;
+}
+
+/* The memory of an anonymous shared pool, as an earlier life of its authority left it. */
+static int open_kept(struct opening *op)
+{
+	struct okv_embedded_pool *pool = op->pool;
+	unsigned char page[OKV_POOL_HEADER_BYTES];
+	struct okv_pool_header header;
+	struct omnikv_error why;
+	struct statfs fs;
+	struct stat st;
+	ssize_t n;
+	int ret;
+
+	pool->fd = fcntl(op->kept_fd, F_DUPFD_CLOEXEC, 3);
+	if (pool->fd < 0 || fstat(pool->fd, &st) || fstatfs(pool->fd, &fs))
+		return okv_error_set(op->err, -errno, "%s: %s", op->label, strerror(errno));
+	n = pread(pool->fd, page, sizeof(page), 0);
+	ret = okv_pool_header_check(page, n > 0 ? (size_t)n : 0, (uint64_t)st.st_size, &header, &why);
+	if (!ret && !header.is_ready)
+		ret = okv_error_set(&why, -EBADMSG, "it was never made whole");
+	if (!ret && header.asked_bytes != op->spec->bytes)
+		ret = okv_error_set(&why, -EBADMSG, "it has %" PRIu64 " bytes", header.asked_bytes);
+	if (!ret && op->config->granule_bytes && header.granule_bytes != op->config->granule_bytes)
+		ret = okv_error_set(&why, -EBADMSG, "it has granules of %u bytes", header.granule_bytes);
+	if (ret)
+		return okv_error_set(op->err, ret, "%s: kept memory: %.150s", op->label, why.text);
+	ret = map_whole(pool, pool->fd, header.data_off + header.data_bytes);
+	if (ret)
+		return okv_error_set(op->err, ret, "%s: cannot map it: %s", op->label, strerror(-ret));
+	op->header = header;
+	op->is_memory = true;
+	pool->meta = pool->map_base;
+	pool->data_off = header.data_off;
+	pool->page_kind = (uint32_t)fs.f_type == MAGIC_HUGETLBFS ? OMNIKV_PAGES_HUGETLB :
+			  shmem_is_huge() ? OMNIKV_PAGES_THP : OMNIKV_PAGES_SMALL;
 	return 0;
 }
 
@@ -374,7 +432,8 @@ static int open_anonymous(struct opening *op)
 
 static int lock_file(struct opening *op, int fd)
 {
-	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	/* Locks of client processes lie behind; see share.h. Who does not share waits for their end as well. */
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = op->is_shared ? OKV_SHARE_LOCK : 0 };
 	struct okv_pool_header header;
 
 	if (!fcntl(fd, F_OFD_SETLK, &lock))
@@ -708,7 +767,9 @@ static int bring_up(struct opening *op)
 	}
 
 	ret = okv_extent_map_init(&pool->map, recs, used, nr);
-	if (!ret)
+	if (!ret && op->is_shared && !is_fresh)
+		ret = okv_share_recover(pool);
+	else if (!ret)
 		ret = is_fresh ? okv_extent_map_add(&pool->map, nr) : okv_extent_map_recover(&pool->map, nr);
 	if (ret) {
 		munmap(used, pool->used_bytes);
@@ -728,10 +789,12 @@ static void close_fds(struct okv_embedded_pool *pool)
 		close(pool->fd);
 }
 
-static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_pool_config *config,
-			 struct omnikv_pool **out, struct omnikv_error *err)
+static int pool_open(const struct okv_pool_spec *spec, const struct omnikv_pool_config *config, bool is_shared,
+		     int kept_fd, struct omnikv_pool **out, struct omnikv_error *err)
 {
-	struct opening op = { .spec = spec, .config = config, .err = err };
+	struct opening op = {
+		.spec = spec, .config = config, .err = err, .is_shared = is_shared, .kept_fd = kept_fd,
+	};
 	uint32_t granule_bytes = config->granule_bytes ? config->granule_bytes : 4096;
 	struct okv_embedded_pool *pool;
 	struct okv_huge_advice advice;
@@ -758,7 +821,13 @@ static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_p
 	pool->fd_ro = -1;
 	op.pool = pool;
 
-	ret = spec->name ? open_named(&op) : open_anonymous(&op);
+	pool->is_shared = is_shared;
+	pool->refs = &okv_embedded_refs;
+	pool->pool.provider = &okv_provider_embedded;
+	pool->pool.granule_bytes = op.header.granule_bytes;
+	pthread_mutex_init(&pool->lock, NULL);
+
+	ret = kept_fd >= 0 ? open_kept(&op) : spec->name ? open_named(&op) : open_anonymous(&op);
 	if (ret)
 		goto err_unmap;
 	if (pool->page_kind == OMNIKV_PAGES_SMALL) {
@@ -790,15 +859,16 @@ static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_p
 	/* A descriptor without write permission gives windows that cannot be made writable. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", pool->fd);
 	pool->fd_ro = okv_fd_high(open(path, O_RDONLY | O_CLOEXEC));
-	pthread_mutex_init(&pool->lock, NULL);
 	pool->asked_bytes = spec->bytes;
-	pool->pool.provider = &okv_provider_embedded;
 	pool->pool.granule_bytes = op.header.granule_bytes;
 	pool->pool.base = pool->map_base + pool->data_off;
 	*out = &pool->pool;
 	return 0;
 
 err_unmap:
+	okv_embedded_clients_fini(pool);
+	okv_share_fini(pool);
+	pthread_mutex_destroy(&pool->lock);
 	unmap_whole(pool);
 	if (spec->name)
 		undo_file(&op);
@@ -807,14 +877,31 @@ err_unmap:
 	return ret;
 }
 
+static int embedded_open(const struct okv_pool_spec *spec, const struct omnikv_pool_config *config,
+			 struct omnikv_pool **out, struct omnikv_error *err)
+{
+	return pool_open(spec, config, false, -1, out, err);
+}
+
+int okv_share_open(const struct okv_pool_spec *spec, const struct omnikv_pool_config *config, int fd,
+		   struct omnikv_pool **out, struct omnikv_error *err)
+{
+	return pool_open(spec, config, true, spec->name ? -1 : fd, out, err);
+}
+
 static void embedded_close(struct omnikv_pool *base)
 {
 	struct okv_embedded_pool *pool = okv_embedded_pool(base);
 	struct okv_pool_header *header = (struct okv_pool_header *)pool->meta;
 
+	okv_share_abandon(pool);
 	okv_embedded_clients_fini(pool);
-	/* Everything first, then the word that says so. */
-	if (pool->is_file && !msync(pool->map_base, pool->map_bytes, MS_SYNC)) {
+	okv_share_fini(pool);
+	/*
+	 * Everything first, then the word that says so. A shared pool's users may be writing, and its owner
+	 * has to end within seconds, so that one starts empty when the host goes down before it is opened again.
+	 */
+	if (pool->is_file && !pool->is_shared && !msync(pool->map_base, pool->map_bytes, MS_SYNC)) {
 		header->is_clean = 1;
 		msync(pool->map_base, OKV_POOL_HEADER_BYTES, MS_SYNC);
 	}

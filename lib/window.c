@@ -215,7 +215,7 @@ static void put_extent_locked(struct okv_embedded_pool *pool, struct okv_embedde
 
 	hold->nr_binds--;
 	okv_holds_drop(&client->holds, hold);
-	okv_extent_put(&pool->map, granule, 1);
+	pool->refs->bind_put(client, granule);
 }
 
 /* The bind behind a record is over: the record is free for the next. */
@@ -360,23 +360,6 @@ static uint32_t rec_new(struct okv_embedded_window *window)
 	return idx;
 }
 
-static int check_bind_locked(struct okv_embedded_pool *pool, struct okv_embedded_client *client,
-			     const struct omnikv_extent *ext, bool is_rw)
-{
-	const struct okv_hold *hold;
-	struct okv_extent_view view;
-	int ret;
-
-	ret = okv_extent_check(&pool->map, ext, is_rw ? OKV_OP_BIND_RW : OKV_OP_BIND_RO, client->id,
-			       client->is_manager);
-	if (ret || is_rw)
-		return ret;
-	/* The state allows it to anybody; the right to read is a lease. META needs none. */
-	okv_extent_view(&pool->map, ext->granule, &view);
-	hold = okv_holds_find(&client->holds, (uint32_t)ext->granule);
-	return view.state == OMNIKV_EXTENT_META || (hold && hold->nr_leases) ? 0 : -EPERM;
-}
-
 static uint64_t file_off(const struct okv_embedded_pool *pool, const struct omnikv_bind *bind)
 {
 	return pool->data_off + bind->extent.granule * pool->pool.granule_bytes + bind->extent_off;
@@ -403,12 +386,11 @@ static uint32_t take_run(struct okv_embedded_window *window, const struct omnikv
 		if (n && (bind->window_off != bind[-1].window_off + bind[-1].bytes ||
 			  file_off(pool, bind) != file_off(pool, &bind[-1]) + bind[-1].bytes))
 			break;
-		*error = check_bind_locked(pool, client, &bind->extent, is_rw);
+		*error = pool->refs->bind_get(client, &bind->extent, is_rw);
 		if (*error)
 			break;
 		hold = okv_holds_get(&client->holds, (uint32_t)bind->extent.granule, bind->extent.generation);
 		hold->nr_binds++;
-		okv_extent_get(&pool->map, bind->extent.granule, 1);
 	}
 	pthread_mutex_unlock(&pool->lock);
 	return n;
@@ -514,24 +496,39 @@ int okv_embedded_window_bind(struct omnikv_window *base, const struct omnikv_bin
 	return ret;
 }
 
-void okv_windows_condemn_locked(struct okv_embedded_client *client)
+/* Holds of the list that have binds say so while the windows are searched. */
+static void mark_holds(struct okv_embedded_client *client, const struct omnikv_extent *exts, uint32_t count,
+		       bool is_marked)
 {
-	struct okv_embedded_pool *pool = okv_embedded_pool(client->client.pool);
+	struct okv_hold *hold;
+	uint32_t i;
+
+	for (i = 0; i < count; i++) {
+		hold = okv_holds_find(&client->holds, (uint32_t)exts[i].granule);
+		if (hold)
+			hold->is_marked = is_marked;
+	}
+}
+
+void okv_windows_condemn_locked(struct okv_embedded_client *client, const struct omnikv_extent *exts, uint32_t count)
+{
 	struct okv_embedded_window *window;
 	uint32_t i;
 
+	mark_holds(client, exts, count, true);
 	for (window = client->windows; window; window = window->next) {
 		if (!(window->window.flags & OMNIKV_WINDOW_F_RW))
 			continue;
 		for (i = 0; i < window->nr_recs; i++) {
 			struct bind_rec *rec = &window->recs[i];
 
-			if (!rec->nr_pages || !okv_extent_is_marked(&pool->map, rec->granule))
+			if (!rec->nr_pages || !okv_holds_find(&client->holds, rec->granule)->is_marked)
 				continue;
 			rec->is_condemned = true;
 			window->nr_condemned++;
 		}
 	}
+	mark_holds(client, exts, count, false);
 }
 
 /* The parts of its range that a condemned bind still covers. */

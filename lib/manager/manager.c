@@ -467,6 +467,30 @@ err:
 	return ret;
 }
 
+int okv_manager_room_for(struct omnikv_manager *manager, uint32_t nr_granules, uint32_t count)
+{
+	struct okv_want want = { .nr_granules = nr_granules, .count = count };
+	struct okv_visit visit;
+	int ret;
+
+	if ((uint64_t)nr_granules * count > manager->nr_granules)
+		return -ENOSPC;
+	want.out = malloc(count * sizeof(*want.out));
+	if (!want.out)
+		return -ENOMEM;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	ret = okv_manager_alloc(&visit, &want, 1);
+	if (!ret) {
+		for (uint32_t i = 0; i < count; i++)
+			okv_visit_give(&visit, &want.out[i]);
+		manager->private_granules -= (uint64_t)nr_granules * count;
+	}
+	okv_visit_leave(&visit);
+	free(want.out);
+	return ret;
+}
+
 /* ---- lookups -------------------------------------------------------------------------------- */
 
 static bool okv_key_is_valid(const struct omnikv_key *key)

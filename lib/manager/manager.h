@@ -223,6 +223,15 @@ struct okv_want {
  */
 int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants);
 
+/**
+ * okv_manager_room_for() - evict until @count extents of @nr_granules each can be had
+ *
+ * For a client of the pool that allocates by itself; outside of any visit. Nothing is kept for it.
+ *
+ * Return: 0, -ENOSPC (never, or leases are in the way), -ENOMEM.
+ */
+int okv_manager_room_for(struct omnikv_manager *manager, uint32_t nr_granules, uint32_t count);
+
 /** Would evicting everything that nothing protects make room for so many? */
 bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
 /** The shelf that is to give, of those whose bit in @done is not set; NULL: none. */

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The client's end of the socket. See conn.h.
+ *
+ * The lock is held from a request to its reply, which bounds everybody's wait by the sum of the deadlines
+ * before it. A reply that comes after its request gave up is known by its id, and handed to the hook.
+ */
+#include "conn.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "failpoint.h"
+#include "fd.h"
+
+#define PAUSE_MIN_NS	(10ull * 1000 * 1000)
+#define PAUSE_MAX_NS	(1000ull * 1000 * 1000)
+
+struct okv_conn {
+	/* Fixed after creation. */
+	struct sockaddr_un	addr;
+	struct okv_conn_hooks	hooks;
+	pid_t			pid;
+
+	pthread_mutex_t		lock;
+	/* Guarded by lock. */
+	int			fd;		/* -1: not connected */
+	uint32_t		version;	/* 0 before HELLO */
+	uint64_t		features;
+	uint64_t		last_id;
+	uint64_t		epoch;
+	uint64_t		pause_ns;
+	uint64_t		not_before_ns;	/* no attempt to connect before */
+	unsigned char		*buf;		/* [OKV_WIRE_FRAME_MAX] */
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void drop_locked(struct okv_conn *conn)
+{
+	if (conn->fd < 0)
+		return;
+	close(conn->fd);
+	conn->fd = -1;
+	conn->version = 0;
+	conn->not_before_ns = now_ns() + conn->pause_ns;
+	conn->pause_ns = conn->pause_ns * 2 < PAUSE_MAX_NS ? conn->pause_ns * 2 : PAUSE_MAX_NS;
+}
+
+/* 0, or -ETIME. */
+static int wait_for(int fd, short events, uint64_t deadline_ns)
+{
+	struct pollfd pfd = { .fd = fd, .events = events };
+
+	for (;;) {
+		uint64_t now = now_ns();
+		int ret;
+
+		if (now >= deadline_ns)
+			return -ETIME;
+		ret = poll(&pfd, 1, (int)((deadline_ns - now) / 1000000 + 1));
+		if (ret > 0)
+			return 0;
+		if (ret < 0 && errno != EINTR)
+			return -errno;
+	}
+}
+
+static void close_fds(int fds[OKV_WIRE_FDS_MAX])
+{
+	uint32_t i;
+
+	for (i = 0; i < OKV_WIRE_FDS_MAX; i++) {
+		if (fds[i] >= 0)
+			close(fds[i]);
+		fds[i] = -1;
+	}
+}
+
+/* One packet goes out whole or not at all. */
+static int send_frame(struct okv_conn *conn, const struct okv_wire_header *header, const struct okv_call *call,
+		      uint64_t deadline_ns)
+{
+	union {
+		struct cmsghdr	align;
+		char		room[CMSG_SPACE(OKV_WIRE_FDS_MAX * sizeof(int))];
+	} control = { 0 };
+	struct iovec iov[3] = {
+		{ (void *)(uintptr_t)header, sizeof(*header) },
+		{ (void *)(uintptr_t)call->req, call->req_bytes },
+		{ (void *)(uintptr_t)call->items, call->items_bytes },
+	};
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 3 };
+	int ret;
+
+	if (call->nr_fds_in) {
+		struct cmsghdr *cmsg = &control.align;
+
+		msg.msg_control = &control;
+		msg.msg_controllen = CMSG_SPACE(call->nr_fds_in * sizeof(int));
+		cmsg->cmsg_level = SOL_SOCKET;
+		cmsg->cmsg_type = SCM_RIGHTS;
+		cmsg->cmsg_len = CMSG_LEN(call->nr_fds_in * sizeof(int));
+		memcpy(CMSG_DATA(cmsg), call->fds_in, call->nr_fds_in * sizeof(int));
+	}
+	for (;;) {
+		if (sendmsg(conn->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+			return 0;
+		if (errno == EINTR)
+			continue;
+		if (errno != EAGAIN)
+			return errno == EMSGSIZE ? -EMSGSIZE : -EPIPE;
+		if (!deadline_ns)
+			return -EAGAIN;
+		ret = wait_for(conn->fd, POLLOUT, deadline_ns);
+		if (ret)
+			return ret;
+	}
+}
+
+/* One packet into conn->buf. Its descriptors, moved above 2, go to @fds. Length, or a negative errno. */
+static ssize_t receive_frame(struct okv_conn *conn, int fds[OKV_WIRE_FDS_MAX], uint64_t deadline_ns)
+{
+	union {
+		struct cmsghdr	align;
+		char		room[CMSG_SPACE(OKV_WIRE_FDS_MAX * sizeof(int))];
+	} control;
+	struct iovec iov = { conn->buf, OKV_WIRE_FRAME_MAX };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	struct cmsghdr *cmsg;
+	uint32_t i, nr = 0;
+	ssize_t len;
+	int ret;
+
+	for (i = 0; i < OKV_WIRE_FDS_MAX; i++)
+		fds[i] = -1;
+	for (;;) {
+		msg.msg_control = &control;
+		msg.msg_controllen = sizeof(control);
+		len = recvmsg(conn->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		if (len >= 0 || (errno != EAGAIN && errno != EINTR))
+			break;
+		ret = wait_for(conn->fd, POLLIN, deadline_ns);
+		if (ret)
+			return ret;
+	}
+	if (len <= 0)
+		return -EPIPE;
+	for (cmsg = CMSG_FIRSTHDR(&msg); cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg)) {
+		const unsigned char *data = CMSG_DATA(cmsg);
+		size_t bytes = cmsg->cmsg_len - CMSG_LEN(0);
+
+		if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (; bytes >= sizeof(int) && nr < OKV_WIRE_FDS_MAX; bytes -= sizeof(int), data += sizeof(int)) {
+			memcpy(&fds[nr], data, sizeof(int));
+			fds[nr] = okv_fd_high(fds[nr]);
+			nr++;
+		}
+	}
+	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+		close_fds(fds);
+		return -EPROTO;
+	}
+	return len;
+}
+
+#define REPLY_IS_LATE	INT_MIN	/* of a request that has given up */
+#define REPLY_IS_NONE	(INT_MIN + 1)
+
+/* The status of what came where it is the reply to @id, or one of the above. */
+static int take_reply(struct okv_conn *conn, size_t len, uint64_t id, struct okv_call *call)
+{
+	const unsigned char *payload = conn->buf + sizeof(struct okv_wire_header);
+	struct okv_wire_header header;
+
+	if (okv_wire_header_check(conn->buf, len, conn->version, true, &header))
+		return REPLY_IS_NONE;
+	if (header.status >= 0 && header.type < OKV_WIRE_MANAGER &&
+	    okv_wire_reply_check(header.type, payload, header.length))
+		return REPLY_IS_NONE;
+	if (header.id != id) {
+		if (header.status >= 0 && conn->hooks.late)
+			conn->hooks.late(conn, conn->hooks.opaque, header.type, payload, header.length);
+		return REPLY_IS_LATE;
+	}
+	if (header.type != call->type)
+		return REPLY_IS_NONE;
+	if (header.status < 0) {
+		if (header.length && call->err)
+			okv_error_set(call->err, 0, "%.*s", (int)header.length, payload);
+		/* These would say that the connection failed; and there are no errors beyond 4095. */
+		return header.status == -EPIPE || header.status == -ENOTCONN || header.status < -4095 ? -EIO :
+		       header.status;
+	}
+	if (header.length > call->reply_max)
+		return REPLY_IS_NONE;
+	if (header.length)
+		memcpy(call->reply, payload, header.length);
+	call->reply_bytes = header.length;
+	return header.status;
+}
+
+static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
+{
+	uint64_t bytes = (uint64_t)call->req_bytes + call->items_bytes;
+	uint64_t deadline_ns = now_ns() + (call->timeout_ms ? call->timeout_ms : OKV_CONN_TIMEOUT_MS) * 1000000ull;
+	struct okv_wire_header header = {
+		.magic	 = OKV_WIRE_MAGIC,
+		.version = (uint16_t)(call->type == OKV_WIRE_HELLO ? OKV_WIRE_VERSION : conn->version),
+		.type	 = (uint16_t)call->type,
+		.length	 = (uint32_t)bytes,
+		.id	 = ++conn->last_id,
+	};
+	ssize_t len;
+	int ret;
+
+	call->reply_bytes = 0;
+	if (bytes > OKV_WIRE_PAYLOAD_MAX)
+		return -EMSGSIZE;
+	ret = -OKV_FAILPOINT("conn.send");
+	if (!ret)
+		ret = send_frame(conn, &header, call, deadline_ns);
+	/* A packet that was not taken at all leaves the connection as it was. */
+	if (ret == -ETIME || ret == -EMSGSIZE)
+		return ret;
+	if (ret)
+		goto err_drop;
+	do {
+		len = receive_frame(conn, call->fds_out, deadline_ns);
+		if (len == -ETIME)
+			return -ETIME;
+		ret = len < 0 ? (int)len : take_reply(conn, (size_t)len, header.id, call);
+		if (ret < 0)
+			close_fds(call->fds_out);
+	} while (ret == REPLY_IS_LATE);
+	if (len >= 0 && ret != REPLY_IS_NONE)
+		return ret;
+	if (ret == REPLY_IS_NONE)
+		ret = -EPROTO;
+err_drop:
+	drop_locked(conn);
+	return ret;
+}
+
+static int hello_locked(struct okv_conn *conn, struct omnikv_error *err)
+{
+	struct okv_wire_hello mine = {
+		.version = OKV_WIRE_VERSION, .version_oldest = OKV_WIRE_VERSION_OLDEST, .features = OKV_WIRE_FEATURES,
+	}, theirs;
+	struct okv_call call = {
+		.type = OKV_WIRE_HELLO, .req = &mine, .req_bytes = sizeof(mine), .reply = &theirs,
+		.reply_max = sizeof(theirs), .err = err,
+	};
+	int ret;
+
+	strncpy(mine.program, program_invocation_short_name, sizeof(mine.program) - 1);
+	ret = exchange_locked(conn, &call);
+	if (ret < 0)
+		return ret;
+	close_fds(call.fds_out);
+	if (theirs.version > OKV_WIRE_VERSION || theirs.version < OKV_WIRE_VERSION_OLDEST)
+		return okv_error_set(err, -EPROTONOSUPPORT, "the daemon chose version %u of the protocol; update this program",
+				     theirs.version);
+	conn->version = theirs.version;
+	conn->features = theirs.features & OKV_WIRE_FEATURES;
+	return 0;
+}
+
+static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
+{
+	const char *path = conn->addr.sun_path;
+	int ret;
+
+	if (conn->fd >= 0)
+		return 0;
+	if (now_ns() < conn->not_before_ns)
+		return -ENOTCONN;
+	conn->fd = okv_fd_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	if (conn->fd < 0)
+		return okv_error_set(err, -errno, "socket: %s", strerror(errno));
+	if (connect(conn->fd, (const struct sockaddr *)&conn->addr, sizeof(conn->addr))) {
+		ret = errno == EACCES || errno == EPERM ? -EPERM : -ENOTCONN;
+		okv_error_set(err, ret, "no daemon at %.108s: %s; is omnikvd running?", path, strerror(errno));
+		goto err_drop;
+	}
+	ret = hello_locked(conn, err);
+	if (ret) {
+		if (ret == -EPIPE || ret == -ENOTCONN)
+			okv_error_set(err, ret, "the daemon at %.108s closed the connection; it serves its own user and group",
+				      path);
+		goto err_drop;
+	}
+	conn->epoch++;
+	if (conn->hooks.connected) {
+		ret = conn->hooks.connected(conn, conn->hooks.opaque, conn->epoch == 1, err);
+		if (ret)
+			goto err_drop;
+		if (conn->fd < 0)
+			return -ENOTCONN;
+	}
+	conn->pause_ns = PAUSE_MIN_NS;
+	return 0;
+
+err_drop:
+	drop_locked(conn);
+	return ret;
+}
+
+int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct okv_conn **out,
+		  struct omnikv_error *err)
+{
+	struct okv_conn *conn;
+	int ret;
+
+	if (!path)
+		path = OKV_CONN_SOCKET;
+	if (!*path || strlen(path) >= sizeof(conn->addr.sun_path))
+		return okv_error_set(err, -EINVAL, "socket \"%.64s\": a path has 1 to %zu characters", path,
+				     sizeof(conn->addr.sun_path) - 1);
+	conn = calloc(1, sizeof(*conn));
+	if (!conn)
+		return -ENOMEM;
+	conn->buf = malloc(OKV_WIRE_FRAME_MAX);
+	if (!conn->buf) {
+		free(conn);
+		return -ENOMEM;
+	}
+	conn->fd = -1;
+	conn->pid = getpid();
+	conn->pause_ns = PAUSE_MIN_NS;
+	conn->addr.sun_family = AF_UNIX;
+	memcpy(conn->addr.sun_path, path, strlen(path));
+	if (hooks)
+		conn->hooks = *hooks;
+	pthread_mutex_init(&conn->lock, NULL);
+
+	pthread_mutex_lock(&conn->lock);
+	ret = connect_locked(conn, err);
+	pthread_mutex_unlock(&conn->lock);
+	if (ret) {
+		okv_conn_close(conn);
+		return ret;
+	}
+	*out = conn;
+	return 0;
+}
+
+void okv_conn_close(struct okv_conn *conn)
+{
+	if (!conn)
+		return;
+	if (conn->fd >= 0)
+		close(conn->fd);
+	pthread_mutex_destroy(&conn->lock);
+	free(conn->buf);
+	free(conn);
+}
+
+int okv_conn_call_locked(struct okv_conn *conn, struct okv_call *call)
+{
+	return conn->fd < 0 ? -ENOTCONN : exchange_locked(conn, call);
+}
+
+int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
+{
+	uint32_t i;
+	int ret;
+
+	for (i = 0; i < OKV_WIRE_FDS_MAX; i++)
+		call->fds_out[i] = -1;
+	if (getpid() != conn->pid)
+		return -EPERM;
+	pthread_mutex_lock(&conn->lock);
+	ret = connect_locked(conn, call->err);
+	if (!ret)
+		ret = exchange_locked(conn, call);
+	else if (ret != -EPERM && ret != -EPROTONOSUPPORT)
+		ret = -ENOTCONN;
+	pthread_mutex_unlock(&conn->lock);
+	return ret;
+}
+
+int okv_conn_send(struct okv_conn *conn, uint32_t type, const void *payload, size_t len)
+{
+	struct okv_call call = { .req = payload, .req_bytes = len };
+	struct okv_wire_header header = {
+		.magic = OKV_WIRE_MAGIC, .type = (uint16_t)type, .flags = OKV_WIRE_F_ONE_WAY, .length = (uint32_t)len,
+	};
+	int ret;
+
+	if (getpid() != conn->pid)
+		return -EPERM;
+	if (len > OKV_WIRE_PAYLOAD_MAX)
+		return -EMSGSIZE;
+	pthread_mutex_lock(&conn->lock);
+	ret = connect_locked(conn, NULL);
+	if (!ret) {
+		header.version = (uint16_t)conn->version;
+		header.id = ++conn->last_id;
+		ret = send_frame(conn, &header, &call, 0);
+		if (ret == -EPIPE)
+			drop_locked(conn);
+	}
+	pthread_mutex_unlock(&conn->lock);
+	return ret == -EAGAIN ? ret : ret ? -ENOTCONN : 0;
+}
+
+bool okv_conn_is_up(struct okv_conn *conn)
+{
+	bool is_up;
+
+	pthread_mutex_lock(&conn->lock);
+	is_up = conn->fd >= 0;
+	pthread_mutex_unlock(&conn->lock);
+	return is_up;
+}
+
+uint64_t okv_conn_epoch(struct okv_conn *conn)
+{
+	uint64_t epoch;
+
+	pthread_mutex_lock(&conn->lock);
+	epoch = conn->epoch;
+	pthread_mutex_unlock(&conn->lock);
+	return epoch;
+}
+
+uint64_t okv_conn_features(struct okv_conn *conn)
+{
+	uint64_t features;
+
+	pthread_mutex_lock(&conn->lock);
+	features = conn->features;
+	pthread_mutex_unlock(&conn->lock);
+	return features;
+}
+
+const char *okv_conn_path(const struct okv_conn *conn)
+{
+	return conn->addr.sun_path;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A client's connection to omnikvd: requests with a deadline each, and getting back in touch.
+ *
+ * Owns the socket, HELLO, the match of replies to requests. What frames mean is their callers'. A
+ * connection that broke is made anew by the first call after a pause that grows from 10 ms to 1 s;
+ * until then calls fail at once with -ENOTCONN. Calls from any thread; one request at a time, so
+ * what waits long in the daemon deserves a connection of its own.
+ */
+#ifndef OKV_CONN_H
+#define OKV_CONN_H
+
+#include "wire.h"
+
+#define OKV_CONN_SOCKET		"/run/omnikv/omnikvd.sock"
+/** Time for a reply where the caller does not say, and for connecting. */
+#define OKV_CONN_TIMEOUT_MS	5000u
+
+struct okv_conn;
+
+/**
+ * struct okv_call - one request and its reply
+ * @type:        enum okv_wire_type, or one of the manager's
+ * @timeout_ms:  0: OKV_CONN_TIMEOUT_MS
+ * @req, @items: payload, in two parts that follow each other; either may be NULL with 0 bytes
+ * @fds_in:      descriptors that go along; they stay the caller's
+ * @reply:       [@reply_max] payload of a reply that succeeded
+ * @reply_bytes: out: how much came
+ * @fds_out:     out: descriptors that came along, the caller's from then on; -1 where none
+ * @err:         why, where the daemon says so; may be NULL
+ */
+struct okv_call {
+	uint32_t		type;
+	uint32_t		timeout_ms;
+	const void		*req;
+	size_t			req_bytes;
+	const void		*items;
+	size_t			items_bytes;
+	const int		*fds_in;
+	uint32_t		nr_fds_in;
+	void			*reply;
+	size_t			reply_max;
+	size_t			reply_bytes;
+	int			fds_out[OKV_WIRE_FDS_MAX];
+	struct omnikv_error	*err;
+};
+
+/**
+ * struct okv_conn_hooks - what the connection tells its user; called with it locked
+ * @connected: HELLO is over, of the first connection too; ends with 0, or the connection is given up. Its
+ *             requests go by okv_conn_call_locked()
+ * @late:      a reply whose request gave up waiting; may be NULL
+ */
+struct okv_conn_hooks {
+	int	(*connected)(struct okv_conn *conn, void *opaque, bool is_first, struct omnikv_error *err);
+	void	(*late)(struct okv_conn *conn, void *opaque, uint32_t type, const void *payload, size_t len);
+	void	*opaque;
+};
+
+/**
+ * okv_conn_open() - connect and agree on a version
+ * @path:  of the socket; NULL: OKV_CONN_SOCKET
+ * @hooks: may be NULL; copied
+ *
+ * Return: 0, -ENOTCONN (nobody listens there), -EPROTONOSUPPORT, -EPERM (this user may not), -ETIME, -ENOMEM;
+ * @err says which and why.
+ */
+int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct okv_conn **conn,
+		  struct omnikv_error *err);
+/** NULL is nothing. */
+void okv_conn_close(struct okv_conn *conn);
+
+/**
+ * okv_conn_call() - send a request and wait for its reply
+ *
+ * Return: the reply's status (0 or more), or the daemon's negative errno, or
+ *   -ENOTCONN    there is no daemon now; nothing was sent
+ *   -EPIPE       the connection broke meanwhile: whether the request was done is not known
+ *   -ETIME       no reply within the deadline: likewise
+ *   -EPROTO      a reply that is none; the connection is closed
+ *   -EPERM       in a forked child
+ */
+int okv_conn_call(struct okv_conn *conn, struct okv_call *call);
+/** The same from within a hook. */
+int okv_conn_call_locked(struct okv_conn *conn, struct okv_call *call);
+/** A request without a reply: OKV_WIRE_F_ONE_WAY. Never waits: -EAGAIN where the socket is full, -ENOTCONN. */
+int okv_conn_send(struct okv_conn *conn, uint32_t type, const void *payload, size_t len);
+
+bool okv_conn_is_up(struct okv_conn *conn);
+/** How often it was connected. Raised by each reconnect. */
+uint64_t okv_conn_epoch(struct okv_conn *conn);
+/** Features of both ends. */
+uint64_t okv_conn_features(struct okv_conn *conn);
+const char *okv_conn_path(const struct okv_conn *conn);
+
+#endif /* OKV_CONN_H */

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The authority over a pool that other processes map. See share.h.
+ *
+ * Numbers of clients, their locks and their tables live here; states and references are the extent
+ * map's, as in any embedded pool. A given-up extent that a table counts is held by one reference, so
+ * that the map quarantines it as it does for its own clients.
+ */
+#include "share.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "failpoint.h"
+#include "fd.h"
+
+/* ---- who lives -------------------------------------------------------------------------- */
+
+/* The first byte locked by a client process at or behind that of @id; its number, or 0. */
+static uint32_t first_alive(const struct okv_embedded_pool *pool, uint32_t id, int64_t nr)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = OKV_SHARE_LOCK + id, .l_len = nr,
+	};
+
+	/* Where that cannot be asked nobody is taken for dead. */
+	if (fcntl(pool->fd, F_OFD_GETLK, &lock))
+		return id;
+	if (lock.l_type == F_UNLCK)
+		return 0;
+	return lock.l_start > OKV_SHARE_LOCK + id ? (uint32_t)(lock.l_start - OKV_SHARE_LOCK) : id;
+}
+
+bool okv_share_is_alive(const struct okv_embedded_pool *pool, uint32_t id)
+{
+	return first_alive(pool, id, 1) == id;
+}
+
+static bool owner_is_alive(void *opaque, uint32_t owner)
+{
+	return okv_share_is_alive(opaque, owner);
+}
+
+/* Is @memory a description of this pool's memory, and the one that holds the lock of @id? */
+static bool is_proof(const struct okv_embedded_pool *pool, int memory, uint32_t id)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = OKV_SHARE_LOCK + id, .l_len = 1,
+	};
+	struct stat ours, theirs;
+
+	if (fstat(pool->fd, &ours) || fstat(memory, &theirs) || ours.st_dev != theirs.st_dev ||
+	    ours.st_ino != theirs.st_ino || !okv_share_is_alive(pool, id))
+		return false;
+	/* Somebody's lock is there. Only its own description can make it another kind of lock. */
+	if (fcntl(memory, F_OFD_SETLK, &lock))
+		return false;
+	lock.l_type = F_RDLCK;
+	fcntl(memory, F_OFD_SETLK, &lock);
+	return true;
+}
+
+/* ---- tables ----------------------------------------------------------------------------- */
+
+static int table_map(struct okv_embedded_pool *pool, struct okv_embedded_client *client, int fd)
+{
+	uint64_t nr = pool->map.nr_granules, bytes = okv_lease_bytes(nr);
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+	struct stat st;
+	void *base;
+
+	/* Memory that may shrink would end this process by a signal. */
+	if (fstat(fd, &st) || (uint64_t)st.st_size != bytes || (fcntl(fd, F_GET_SEALS) & seals) != seals)
+		return -EINVAL;
+	base = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (base == MAP_FAILED)
+		return -ENOMEM;
+	madvise(base, bytes, MADV_DONTFORK);
+	madvise(base, bytes, MADV_DONTDUMP);
+	okv_lease_init(&client->leases, base, nr);
+	client->leases_fd = fd;
+	return 0;
+}
+
+static int table_new(struct okv_embedded_pool *pool, struct okv_embedded_client *client)
+{
+	int fd, ret;
+
+	fd = OKV_FAILPOINT("share.table") ? -1 : okv_fd_high(memfd_create("omnikv-leases", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	if (fd < 0)
+		return errno ? -errno : -EMFILE;
+	if (ftruncate(fd, (off_t)okv_lease_bytes(pool->map.nr_granules)) ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+		ret = -errno;
+		close(fd);
+		return ret;
+	}
+	ret = table_map(pool, client, fd);
+	if (ret)
+		close(fd);
+	return ret;
+}
+
+static void table_unmap(struct okv_embedded_client *client)
+{
+	if (client->leases.touched)
+		munmap((void *)client->leases.touched, okv_lease_bytes(client->leases.nr_granules));
+	if (client->leases_fd >= 0)
+		close(client->leases_fd);
+	client->leases = (struct okv_lease_table){ 0 };
+	client->leases_fd = -1;
+}
+
+uint32_t okv_share_count_locked(const struct okv_embedded_pool *pool, uint32_t granule)
+{
+	const struct okv_embedded_client *client;
+	uint32_t nr = 0;
+
+	if (!pool->nr_remotes)
+		return 0;
+	for (client = pool->clients; client; client = client->next)
+		if (client->is_remote)
+			nr += okv_lease_count(&client->leases, granule);
+	return nr;
+}
+
+bool okv_share_is_leased(struct omnikv_pool *base, const struct omnikv_extent *ext)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base);
+	bool is_leased = false;
+
+	if (base->provider != &okv_provider_embedded)
+		return false;
+	pthread_mutex_lock(&pool->lock);
+	if (pool->nr_remotes && ext->granule < pool->map.nr_granules)
+		is_leased = pool->nr_unknown || okv_share_count_locked(pool, (uint32_t)ext->granule);
+	pthread_mutex_unlock(&pool->lock);
+	return is_leased;
+}
+
+/* ---- limbo ------------------------------------------------------------------------------ */
+
+static int limbo_reserve(struct okv_embedded_pool *pool, uint64_t nr)
+{
+	uint64_t max = pool->max_limbo ? pool->max_limbo : 64;
+	uint32_t *limbo;
+
+	while (max < pool->nr_limbo + nr)
+		max *= 2;
+	if (max == pool->max_limbo)
+		return 0;
+	limbo = realloc(pool->limbo, max * sizeof(*limbo));
+	if (!limbo)
+		return -ENOMEM;
+	pool->limbo = limbo;
+	pool->max_limbo = max;
+	return 0;
+}
+
+/*
+ * Free what no table counts. The generation was raised before; the fence here pairs with the one in
+ * okv_lease_add(): who counted too late for us to see it sees that its name is old.
+ */
+static bool limbo_look(struct okv_embedded_pool *pool, uint64_t from)
+{
+	uint64_t i, kept = from;
+
+	if (pool->nr_unknown)
+		return false;
+	atomic_thread_fence(memory_order_seq_cst);
+	for (i = from; i < pool->nr_limbo; i++) {
+		if (okv_share_count_locked(pool, pool->limbo[i]))
+			pool->limbo[kept++] = pool->limbo[i];
+		else
+			okv_extent_put(&pool->map, pool->limbo[i], 1);
+	}
+	if (kept == pool->nr_limbo)
+		return false;
+	pool->nr_limbo = kept;
+	return true;
+}
+
+bool okv_share_settle_locked(struct okv_embedded_pool *pool)
+{
+	return pool->nr_limbo && limbo_look(pool, 0);
+}
+
+int okv_share_free_locked(struct okv_embedded_pool *pool, struct okv_embedded_client *client,
+			  const struct omnikv_extent *exts, uint32_t count)
+{
+	uint64_t from = pool->nr_limbo;
+	uint32_t i;
+	int ret;
+
+	ret = limbo_reserve(pool, count);
+	if (ret)
+		return ret;
+	ret = okv_extent_check_list(&pool->map, exts, count, OKV_OP_FREE, client->id, client->is_manager);
+	if (ret)
+		return ret;
+	okv_extent_unmark_list(&pool->map, exts, count);
+	for (i = 0; i < count; i++) {
+		okv_extent_get(&pool->map, exts[i].granule, 1);
+		pool->limbo[pool->nr_limbo++] = (uint32_t)exts[i].granule;
+	}
+	/* Checked above, so it cannot fail; each becomes QUARANTINED under a raised generation. */
+	ret = okv_extent_free_list(&pool->map, exts, count, client->id, client->is_manager);
+	limbo_look(pool, from);
+	return ret;
+}
+
+/* ---- clients ---------------------------------------------------------------------------- */
+
+void okv_share_forget_locked(struct okv_embedded_pool *pool, struct okv_embedded_client *client)
+{
+	if (!client->is_remote)
+		return;
+	client->is_remote = false;
+	pool->nr_remotes--;
+	if (client->is_unknown)
+		pool->nr_unknown--;
+	table_unmap(client);
+}
+
+static void mark_remote(struct okv_embedded_pool *pool, struct okv_embedded_client *client)
+{
+	pthread_mutex_lock(&pool->lock);
+	client->is_remote = true;
+	pool->nr_remotes++;
+	pthread_mutex_unlock(&pool->lock);
+}
+
+/* A description of the memory that is the client's alone, with its lock. */
+static int memory_open(struct okv_embedded_pool *pool, uint32_t id, int flags)
+{
+	struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = OKV_SHARE_LOCK + id, .l_len = 1 };
+	char path[32];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", pool->fd);
+	fd = OKV_FAILPOINT("share.memory") ? -1 : okv_fd_high(open(path, flags | O_CLOEXEC));
+	if (fd < 0)
+		return errno ? -errno : -EMFILE;
+	if (flags == O_RDWR && fcntl(fd, F_OFD_SETLK, &lock)) {
+		int ret = -errno;
+
+		close(fd);
+		return ret;
+	}
+	return fd;
+}
+
+int okv_share_attach(struct omnikv_pool *base, uint32_t flags, struct omnikv_client **out,
+		     struct okv_share_fds *fds)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base);
+	struct okv_embedded_client *client;
+	int ret;
+
+	ret = okv_embedded_client_new(pool, flags, 0, &client);
+	if (ret)
+		return ret;
+	fds->memory = memory_open(pool, client->id, O_RDWR);
+	ret = fds->memory;
+	if (ret < 0)
+		goto err_close;
+	fds->memory_ro = memory_open(pool, client->id, O_RDONLY);
+	ret = fds->memory_ro;
+	if (ret < 0)
+		goto err_memory;
+	ret = table_new(pool, client);
+	if (ret)
+		goto err_memory_ro;
+	fds->leases = client->leases_fd;
+	mark_remote(pool, client);
+	*out = &client->client;
+	return 0;
+
+err_memory_ro:
+	close(fds->memory_ro);
+err_memory:
+	close(fds->memory);
+err_close:
+	okv_embedded_client_close(&client->client);
+	return ret;
+}
+
+int okv_share_reattach(struct omnikv_pool *base, uint32_t id, uint32_t flags, int memory, int leases,
+		       struct omnikv_client **out)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base);
+	struct okv_embedded_client *client;
+	bool is_manager = flags & OMNIKV_CLIENT_F_MANAGER;
+	int ret = -ENOENT;
+
+	if (memory >= 0 && !is_proof(pool, memory, id))
+		return -EPERM;
+	pthread_mutex_lock(&pool->lock);
+	for (client = pool->clients; client && client->id != id;)
+		client = client->next;
+	if (!client || !client->is_remote || !client->is_absent || client->is_closed)
+		goto out;
+	ret = -EBUSY;
+	if (is_manager && pool->manager && pool->manager != client)
+		goto out;
+	/* The table of an ABSENT one is here; an UNKNOWN one brings it. */
+	if (client->is_unknown) {
+		ret = table_map(pool, client, leases);
+		if (ret)
+			goto out;
+		client->is_unknown = false;
+		pool->nr_unknown--;
+	} else if (leases >= 0) {
+		close(leases);
+	}
+	if (is_manager) {
+		client->is_manager = true;
+		pool->manager = client;
+	}
+	client->is_absent = false;
+	*out = &client->client;
+	ret = 0;
+out:
+	pthread_mutex_unlock(&pool->lock);
+	return ret;
+}
+
+void okv_share_detach(struct omnikv_client *base)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base->pool);
+	struct okv_embedded_client *client = okv_embedded_client(base);
+
+	pthread_mutex_lock(&pool->lock);
+	client->is_absent = true;
+	pthread_mutex_unlock(&pool->lock);
+}
+
+uint64_t okv_share_settle(struct omnikv_pool *base)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base);
+	struct okv_embedded_client *client;
+	uint64_t nr = 0;
+
+	for (;;) {
+		pthread_mutex_lock(&pool->lock);
+		for (client = pool->clients; client; client = client->next)
+			if (client->is_remote && client->is_absent && !okv_share_is_alive(pool, client->id))
+				break;
+		pthread_mutex_unlock(&pool->lock);
+		if (!client)
+			break;
+		okv_embedded_client_close(&client->client);
+	}
+	pthread_mutex_lock(&pool->lock);
+	okv_share_settle_locked(pool);
+	for (client = pool->clients; client; client = client->next)
+		nr += client->is_remote && client->is_absent;
+	nr += pool->nr_limbo;
+	pthread_mutex_unlock(&pool->lock);
+	return nr;
+}
+
+static uint64_t table_sum(const struct okv_lease_table *table)
+{
+	uint64_t nr = 0, granule, i;
+
+	for (granule = 0; table->counts && granule < table->nr_granules; granule += OKV_LEASE_GRANULES_A_BIT) {
+		uint64_t bit = granule / OKV_LEASE_GRANULES_A_BIT;
+
+		if (!(atomic_load_explicit(&table->touched[bit / 64], memory_order_relaxed) >> (bit % 64) & 1))
+			continue;
+		for (i = granule; i < granule + OKV_LEASE_GRANULES_A_BIT && i < table->nr_granules; i++)
+			nr += atomic_load_explicit(&table->counts[i], memory_order_relaxed);
+	}
+	return nr;
+}
+
+void okv_share_clients(struct omnikv_pool *base,
+		       void (*see)(void *opaque, const struct okv_embedded_client *client, uint64_t private_bytes,
+				   uint64_t nr_leases),
+		       void *opaque)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base);
+	struct okv_embedded_client *client;
+	struct okv_extent_view view;
+	uint64_t private_granules;
+	uint32_t cursor;
+
+	pthread_mutex_lock(&pool->lock);
+	for (client = pool->clients; client; client = client->next) {
+		if (!client->is_remote)
+			continue;
+		private_granules = 0;
+		for (cursor = 0; client->nr_private && okv_extent_map_next(&pool->map, &cursor, &view);)
+			if (view.state == OMNIKV_EXTENT_PRIVATE && view.owner == client->id)
+				private_granules += view.name.nr_granules;
+		see(opaque, client, private_granules * pool->pool.granule_bytes, table_sum(&client->leases));
+	}
+	pthread_mutex_unlock(&pool->lock);
+}
+
+int okv_share_leases_fd(const struct omnikv_client *client)
+{
+	return ((const struct okv_embedded_client *)client)->leases_fd;
+}
+
+/* ---- the pool's life -------------------------------------------------------------------- */
+
+int okv_share_fd(struct omnikv_pool *pool)
+{
+	return okv_embedded_pool(pool)->fd;
+}
+
+int okv_share_recover(struct okv_embedded_pool *pool)
+{
+	struct okv_embedded_client *client;
+	struct okv_extent_view view;
+	uint32_t cursor = 0, id;
+	int ret;
+
+	ret = okv_extent_map_recover_shared(&pool->map, pool->map.capacity, owner_is_alive, pool);
+	if (ret)
+		return ret;
+	for (id = first_alive(pool, 1, UINT32_MAX); id; id = id < UINT32_MAX ? first_alive(pool, id + 1, UINT32_MAX - id) : 0) {
+		ret = okv_embedded_client_new(pool, 0, id, &client);
+		if (ret)
+			return ret;
+		client->is_remote = client->is_absent = client->is_unknown = true;
+		pool->nr_remotes++;
+		pool->nr_unknown++;
+	}
+	while (okv_extent_map_next(&pool->map, &cursor, &view)) {
+		if (view.state == OMNIKV_EXTENT_QUARANTINED) {
+			ret = limbo_reserve(pool, 1);
+			if (ret)
+				return ret;
+			pool->limbo[pool->nr_limbo++] = (uint32_t)view.name.granule;
+		}
+		if (view.state != OMNIKV_EXTENT_PRIVATE)
+			continue;
+		for (client = pool->clients; client && client->id != view.owner;)
+			client = client->next;
+		/* Its process ended since it was looked at. */
+		if (client)
+			client->nr_private++;
+		else
+			okv_extent_end(&pool->map, view.name.granule);
+	}
+	okv_share_settle_locked(pool);
+	return 0;
+}
+
+void okv_share_abandon(struct okv_embedded_pool *pool)
+{
+	struct okv_embedded_client *client, *next;
+
+	for (client = pool->clients; client; client = next) {
+		next = client->next;
+		if (!client->is_remote)
+			continue;
+		okv_share_forget_locked(pool, client);
+		pool->nr_clients--;
+		if (pool->manager == client)
+			pool->manager = NULL;
+		okv_embedded_client_free_locked(pool, client);
+	}
+}
+
+void okv_share_fini(struct okv_embedded_pool *pool)
+{
+	free(pool->limbo);
+	pool->limbo = NULL;
+	pool->nr_limbo = 0;
+}

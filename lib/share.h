@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * An embedded pool that other processes map: the end of its authority (omnikvd).
+ *
+ * A shared pool lies in one piece of memory, a memfd or a file: header, records, data. Each client
+ * process gets a descriptor of it with an open file description of its own, on which one byte is
+ * locked, far behind the end of the file, at OKV_SHARE_LOCK + the client's number. The kernel keeps
+ * that lock while the process has the descriptor or a mapping of it, whatever becomes of sockets and of
+ * the authority, so it is the truth about who may still touch the memory: leases (lease.h) and PRIVATE
+ * extents end with it, and not with a connection.
+ *
+ * An extent that is given up while a table counts it keeps one reference of the authority, "in limbo",
+ * until okv_share_settle() finds it in no table.
+ *
+ * A client is in one of these states:
+ *
+ *	ATTACHED ----> ABSENT ----> ended
+ *	   ^   ^__________|           ^
+ *	UNKNOWN ----------------------'
+ *
+ * ATTACHED  the caller has it, with its table
+ * ABSENT    it lost its connection and lives; its table still counts
+ * UNKNOWN   it lives since before this authority, which has no table of it: all may be leased
+ *
+ * Any thread; the pool's lock is taken within, but for the calls that end in _locked.
+ */
+#ifndef OKV_SHARE_H
+#define OKV_SHARE_H
+
+#include "embedded.h"
+
+#define OKV_SHARE_LOCK	(INT64_C(1) << 62)
+
+/**
+ * okv_share_open() - open or make a shared pool
+ * @spec: of an embedded one
+ * @fd:   its memory, kept from an earlier life of this authority; -1: none. It stays the caller's
+ *
+ * As omnikv_pool_open(). Clients that live are UNKNOWN then.
+ */
+int okv_share_open(const struct okv_pool_spec *spec, const struct omnikv_pool_config *config, int fd,
+		   struct omnikv_pool **pool, struct omnikv_error *err);
+/** The pool's memory, to be kept over a restart. */
+int okv_share_fd(struct omnikv_pool *pool);
+
+/**
+ * struct okv_share_fds - what a client process gets, or got
+ * @memory, @memory_ro: of its own; closed here once they are sent
+ * @leases:             its table; the authority keeps its copy while the client lives, for the next life
+ */
+struct okv_share_fds {
+	int	memory;
+	int	memory_ro;
+	int	leases;
+};
+
+/**
+ * okv_share_attach() - a new client process
+ * @flags: OMNIKV_CLIENT_F_*
+ *
+ * Return: 0, -EBUSY (there is a manager), -ENOMEM, -EMFILE and the like.
+ */
+int okv_share_attach(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client,
+		     struct okv_share_fds *fds);
+/**
+ * okv_share_reattach() - an ABSENT or UNKNOWN client is back
+ * @memory: proves that it is that client, by the lock; -1: the caller knows it (its socket was kept)
+ * @leases: its table; the caller's still, where this fails; else the client's
+ *
+ * Return: 0, -ENOENT (no such client, or it is attached), -EPERM (no proof), -EINVAL (no such table), -EBUSY.
+ */
+int okv_share_reattach(struct omnikv_pool *pool, uint32_t id, uint32_t flags, int memory, int leases,
+		       struct omnikv_client **client);
+/** The client's connection is gone: ended if its process is, else ABSENT. @client is not to be used then. */
+void okv_share_detach(struct omnikv_client *client);
+/**
+ * okv_share_settle() - end clients that are gone, free what nobody holds
+ *
+ * Return: how many clients are ABSENT or UNKNOWN, plus extents in limbo: 0 where there is nothing to look at again.
+ */
+uint64_t okv_share_settle(struct omnikv_pool *pool);
+
+/** For each client that is another process; @is_here: ATTACHED. Leases are counted, O(granules of touched pages). */
+void okv_share_clients(struct omnikv_pool *pool,
+		       void (*see)(void *opaque, const struct okv_embedded_client *client, uint64_t private_bytes,
+				   uint64_t nr_leases),
+		       void *opaque);
+/** The lease table's descriptor of a client process. */
+int okv_share_leases_fd(const struct omnikv_client *client);
+
+/** Is an extent leased by another process, or may be? For the manager, which passes over such victims. */
+bool okv_share_is_leased(struct omnikv_pool *pool, const struct omnikv_extent *ext);
+
+/* For client.c and provider_memfd.c. */
+bool okv_share_is_alive(const struct okv_embedded_pool *pool, uint32_t id);
+uint32_t okv_share_count_locked(const struct okv_embedded_pool *pool, uint32_t granule);
+/** FREE of a list where other processes may lease. */
+int okv_share_free_locked(struct okv_embedded_pool *pool, struct okv_embedded_client *client,
+			  const struct omnikv_extent *exts, uint32_t count);
+/** True when something was freed. */
+bool okv_share_settle_locked(struct okv_embedded_pool *pool);
+/** The client ends: its table goes. */
+void okv_share_forget_locked(struct okv_embedded_pool *pool, struct okv_embedded_client *client);
+/** A pool is being opened: clients that live are UNKNOWN, what was quarantined is in limbo. */
+int okv_share_recover(struct okv_embedded_pool *pool);
+/** The authority ends, and its clients live on: what they have stays in the records. */
+void okv_share_abandon(struct okv_embedded_pool *pool);
+void okv_share_fini(struct okv_embedded_pool *pool);
+
+#endif /* OKV_SHARE_H */

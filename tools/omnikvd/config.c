@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Settings of omnikvd. See config.h.
+ *
+ * libinih cuts lines into names and values; what it would pass over in silence (a line that is too
+ * long, that continues another, that is no setting) is found while lines are handed to it, so that
+ * each gets its error.
+ */
+#include "config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <ini.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <omnikv/pool.h>
+
+#include "conn.h"
+#include "error.h"
+
+enum okv_setting_kind {
+	OKV_SETTING_TEXT,
+	OKV_SETTING_SIZE,
+	OKV_SETTING_NUMBER,
+	OKV_SETTING_BOOL,
+};
+
+struct okv_setting {
+	const char		*name;
+	enum okv_setting_kind	kind;
+	bool			is_live;	/* may change by reload */
+	size_t			at;
+	uint64_t		min, max;
+	const char		*arg;
+	const char		*help;
+};
+
+#define AT(field)	offsetof(struct okv_daemon_config, field)
+
+static const struct okv_setting settings[] = {
+	{ "pool", OKV_SETTING_TEXT, false, AT(pool), 0, 0, "POOL",
+	  "SIZE, embedded:SIZE:FILE or kmod:NAME: the memory to manage" },
+	{ "socket", OKV_SETTING_TEXT, false, AT(socket), 0, 0, "PATH",
+	  "where clients connect (default " OKV_CONN_SOCKET ")" },
+	{ "group", OKV_SETTING_TEXT, false, AT(group), 0, 0, "NAME",
+	  "its members are served too, beside root and the daemon's user" },
+	{ "spill", OKV_SETTING_TEXT, false, AT(spill), 0, 0, "PATH",
+	  "directory, file or block device that keeps blocks which leave memory" },
+	{ "spill-size", OKV_SETTING_SIZE, false, AT(spill_bytes), 1 << 20, INT64_MAX, "SIZE",
+	  "most that the spill store may take" },
+	{ "granule", OKV_SETTING_SIZE, false, AT(granule_bytes), 4096, 1 << 30, "SIZE",
+	  "unit of allocation, a multiple of 4096 (default 4096)" },
+	{ "numa", OKV_SETTING_TEXT, false, AT(numa), 0, 0, "POLICY",
+	  "bind:NODES, interleave:NODES or prefer:NODE" },
+	{ "reserve", OKV_SETTING_SIZE, true, AT(reserve_bytes), 0, INT64_MAX, "SIZE",
+	  "memory that each client keeps ahead of need, to go on while the daemon is away (default 64M)" },
+	{ "clients", OKV_SETTING_NUMBER, false, AT(clients_max), 1, 65536, "N",
+	  "connections at once (default 512)" },
+	{ "manager", OKV_SETTING_BOOL, false, AT(with_manager), 0, 0, "yes|no",
+	  "manage the pool here; no: one of the clients does (default yes)" },
+	{ "hugetlb", OKV_SETTING_BOOL, false, AT(with_hugetlb), 0, 0, "yes|no",
+	  "take pages of the host's huge-page pool, where windows bind whole 2-MiB pages only (default no)" },
+	{ "populate", OKV_SETTING_BOOL, false, AT(is_populated), 0, 0, "yes|no",
+	  "take all memory before serving (default yes)" },
+};
+
+#define NR_SETTINGS	(sizeof(settings) / sizeof(settings[0]))
+
+static void *field(struct okv_daemon_config *config, const struct okv_setting *setting)
+{
+	return (char *)config + setting->at;
+}
+
+int okv_config_init(struct okv_daemon_config *config)
+{
+	*config = (struct okv_daemon_config) {
+		.socket = strdup(OKV_CONN_SOCKET), .reserve_bytes = 64 << 20, .clients_max = 512, .with_manager = true,
+		.is_populated = true,
+	};
+	return config->socket ? 0 : -ENOMEM;
+}
+
+void okv_config_fini(struct okv_daemon_config *config)
+{
+	size_t i;
+
+	for (i = 0; i < NR_SETTINGS; i++)
+		if (settings[i].kind == OKV_SETTING_TEXT)
+			free(*(char **)field(config, &settings[i]));
+}
+
+bool okv_config_describe(uint32_t index, const char **name, const char **arg, const char **help)
+{
+	if (index >= NR_SETTINGS)
+		return false;
+	*name = settings[index].name;
+	*arg = settings[index].arg;
+	*help = settings[index].help;
+	return true;
+}
+
+static int set_text(char **at, const char *name, const char *value, struct omnikv_error *err)
+{
+	char *copy;
+
+	if (!*value)
+		return okv_error_set(err, -EINVAL, "%s: nothing behind it", name);
+	copy = strdup(value);
+	if (!copy)
+		return -ENOMEM;
+	free(*at);
+	*at = copy;
+	return 0;
+}
+
+static int set_number(const struct okv_setting *setting, uint64_t *at, const char *value, struct omnikv_error *err)
+{
+	uint64_t number = 0;
+	char *end;
+	int ret = 0;
+
+	if (setting->kind == OKV_SETTING_SIZE) {
+		ret = omnikv_size_parse(value, &number, err);
+		/* "0" is no size of anything, but it is one of what may be left out. */
+		if (ret && !strcmp(value, "0"))
+			ret = 0;
+		if (ret)
+			return ret;
+	} else {
+		errno = 0;
+		number = strtoull(value, &end, 10);
+		if (!isdigit((unsigned char)*value) || *end || errno)
+			return okv_error_set(err, -EINVAL, "%s: \"%.64s\" is no whole number", setting->name, value);
+	}
+	if (number < setting->min || number > setting->max)
+		return okv_error_set(err, -EINVAL, "%s: %.64s is out of range, %" PRIu64 " to %" PRIu64, setting->name,
+				     value, setting->min, setting->max);
+	*at = number;
+	return 0;
+}
+
+static int set_bool(bool *at, const char *name, const char *value, struct omnikv_error *err)
+{
+	if (strcmp(value, "yes") && strcmp(value, "no"))
+		return okv_error_set(err, -EINVAL, "%s: \"%.64s\" is neither yes nor no", name, value);
+	*at = !strcmp(value, "yes");
+	return 0;
+}
+
+int okv_config_set(struct okv_daemon_config *config, const char *name, const char *value, struct omnikv_error *err)
+{
+	size_t i;
+	int ret;
+
+	for (i = 0; i < NR_SETTINGS; i++) {
+		const struct okv_setting *setting = &settings[i];
+
+		if (strcmp(setting->name, name))
+			continue;
+		if (setting->kind == OKV_SETTING_TEXT)
+			return set_text(field(config, setting), name, value, err);
+		if (setting->kind == OKV_SETTING_BOOL)
+			return set_bool(field(config, setting), name, value, err);
+		ret = set_number(setting, field(config, setting), value, err);
+		if (!ret && config->granule_bytes % 4096) {
+			config->granule_bytes = 0;
+			ret = okv_error_set(err, -EINVAL, "granule: %.64s is no multiple of 4096", value);
+		}
+		return ret;
+	}
+	return okv_error_set(err, -EINVAL, "\"%.64s\" is no setting; 'omnikvd --help' lists them", name);
+}
+
+/* ---- the file --------------------------------------------------------------------------- */
+
+struct reading {
+	struct okv_daemon_config	*config;
+	FILE				*file;
+	const char			*path;
+	uint32_t			line;
+	bool				is_bad;
+	void				(*complain)(void *opaque, const char *line);
+	void				*opaque;
+};
+
+static void bad_line(struct reading *reading, const char *what)
+{
+	char text[640];
+
+	snprintf(text, sizeof(text), "%.200s:%u: %s", reading->path, reading->line, what);
+	reading->is_bad = true;
+	reading->complain(reading->opaque, text);
+}
+
+/* One line for the parser, where it is one that it understands; else its error, and an empty line. */
+static char *next_line(char *line, int size, void *stream)
+{
+	struct reading *reading = stream;
+	char *start, *result;
+
+	result = fgets(line, size, reading->file);
+	if (!result)
+		return NULL;
+	reading->line++;
+	if (!strchr(line, '\n') && !feof(reading->file)) {
+		int c;
+
+		do {
+			c = fgetc(reading->file);
+		} while (c != '\n' && c != EOF);
+		bad_line(reading, "the line is too long");
+		strcpy(line, "\n");
+		return line;
+	}
+	/* Leading blanks would make it a part of the line before. */
+	for (start = line; isblank((unsigned char)*start);)
+		start++;
+	memmove(line, start, strlen(start) + 1);
+	if (strchr("#;\r\n", *line))
+		return line;
+	if (*line == '[' ? !strchr(line, ']') : !strpbrk(line, "=:")) {
+		bad_line(reading, *line == '[' ? "the section has no end, ]" : "no setting; write name = value");
+		strcpy(line, "\n");
+	}
+	return line;
+}
+
+static int take_line(void *opaque, const char *section, const char *name, const char *value)
+{
+	struct reading *reading = opaque;
+	struct omnikv_error err = { "" };
+
+	if (strcmp(section, "daemon")) {
+		okv_error_set(&err, 0, "section [%.64s]: settings stand in [daemon]", section);
+		bad_line(reading, err.text);
+	} else if (okv_config_set(reading->config, name, value, &err)) {
+		bad_line(reading, err.text[0] ? err.text : "no memory");
+	}
+	return 1;
+}
+
+int okv_config_read(struct okv_daemon_config *config, const char *path,
+		    void (*complain)(void *opaque, const char *line), void *opaque)
+{
+	struct reading reading = { .config = config, .path = path, .complain = complain, .opaque = opaque };
+	char text[320];
+	int ret;
+
+	reading.file = fopen(path, "re");
+	if (!reading.file) {
+		ret = -errno;
+		snprintf(text, sizeof(text), "%.200s: %s", path, strerror(-ret));
+		complain(opaque, text);
+		return ret;
+	}
+	ret = ini_parse_stream(next_line, &reading, take_line, &reading);
+	if (ret && !reading.is_bad) {
+		reading.line = ret > 0 ? (uint32_t)ret : 0;
+		bad_line(&reading, "cannot be read");
+	}
+	if (ferror(reading.file) && !reading.is_bad)
+		bad_line(&reading, "cannot be read");
+	fclose(reading.file);
+	return reading.is_bad ? -EINVAL : 0;
+}
+
+static bool is_same(struct okv_daemon_config *a, struct okv_daemon_config *b, const struct okv_setting *setting)
+{
+	const void *x = field(a, setting), *y = field(b, setting);
+
+	if (setting->kind == OKV_SETTING_TEXT) {
+		const char *s = *(char *const *)x, *t = *(char *const *)y;
+
+		return s && t ? !strcmp(s, t) : s == t;
+	}
+	return !memcmp(x, y, setting->kind == OKV_SETTING_BOOL ? sizeof(bool) : sizeof(uint64_t));
+}
+
+const char *okv_config_reload(struct okv_daemon_config *config, struct okv_daemon_config *fresh)
+{
+	const char *fixed = NULL;
+	size_t i;
+
+	for (i = 0; i < NR_SETTINGS; i++)
+		if (!settings[i].is_live && !is_same(config, fresh, &settings[i]) && !fixed)
+			fixed = settings[i].name;
+	config->reserve_bytes = fresh->reserve_bytes;
+	return fixed;
+}

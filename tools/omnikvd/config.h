@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Settings of omnikvd: the same names in the file, in the command line and in the code.
+ *
+ * The file has one section, [daemon], and lines "name = value"; # and ; begin comments. An option
+ * "--name=value" takes the place of the line. One thread.
+ */
+#ifndef OKV_CONFIG_H
+#define OKV_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <omnikv/types.h>
+
+/**
+ * struct okv_daemon_config - what the operator asked for
+ * @pool:          as users type it
+ * @socket:        path of the socket
+ * @group:         whose members are served beside the daemon's own user and root; NULL: nobody
+ * @spill:         directory or device of the spill store; NULL: none
+ * @numa:          as in struct omnikv_pool_config
+ * @spill_bytes:   capacity of a new store; 0: the store's own choice
+ * @granule_bytes: 0: 4096, or that of an existing pool
+ * @reserve_bytes: that each client may keep allocated ahead of need
+ * @clients_max:   connections at once
+ * @with_manager:  the daemon manages the pool; else one of the clients does
+ * @with_hugetlb:  pages of the host's huge-page pool may be taken
+ * @is_populated:  pages are touched before clients are served
+ */
+struct okv_daemon_config {
+	char		*pool;
+	char		*socket;
+	char		*group;
+	char		*spill;
+	char		*numa;
+	uint64_t	spill_bytes;
+	uint64_t	granule_bytes;
+	uint64_t	reserve_bytes;
+	uint64_t	clients_max;
+	bool		with_manager;
+	bool		with_hugetlb;
+	bool		is_populated;
+};
+
+int okv_config_init(struct okv_daemon_config *config);
+void okv_config_fini(struct okv_daemon_config *config);
+/** Settings, for help and options: name, what it needs, one line; false behind the last. */
+bool okv_config_describe(uint32_t index, const char **name, const char **arg, const char **help);
+/** One setting. -EINVAL or -ENOMEM, with the reason in @err. */
+int okv_config_set(struct okv_daemon_config *config, const char *name, const char *value, struct omnikv_error *err);
+/**
+ * okv_config_read() - all lines of a file
+ * @complain: called with "FILE:LINE: what is wrong" for each bad line
+ *
+ * Return: 0, or -EINVAL (some lines are bad), or why the file cannot be read, complained about too.
+ */
+int okv_config_read(struct okv_daemon_config *config, const char *path,
+		    void (*complain)(void *opaque, const char *line), void *opaque);
+/** What can change while the daemon runs takes over from @fresh; returns the name of a setting that cannot, or NULL. */
+const char *okv_config_reload(struct okv_daemon_config *config, struct okv_daemon_config *fresh);
+
+#endif /* OKV_CONFIG_H */

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Starting and ending of the daemon. See daemon.h.
+ *
+ * Owns the socket's path with its lock, the pool, and who may enter. What clients ask for is the
+ * services'. One thread.
+ */
+#include "daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <syslog.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "fd.h"
+#include "share.h"
+
+#define BACKLOG		1024
+#define GROUPS_MAX	1024
+
+/* ---- who may enter ---------------------------------------------------------------------- */
+
+/* Root, the daemon's own user, members of its group; the kernel says who the peer is. */
+static bool may_enter(void *opaque, int fd, const struct ucred *cred)
+{
+	const struct okv_daemon *daemon = opaque;
+	gid_t groups[GROUPS_MAX];
+	socklen_t len = sizeof(groups);
+	uint32_t i;
+
+	if (!cred->uid || cred->uid == geteuid())
+		return true;
+	if (!daemon->has_gid)
+		return false;
+	if (cred->gid == daemon->gid)
+		return true;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len))
+		return false;
+	for (i = 0; i < len / sizeof(groups[0]); i++)
+		if (groups[i] == daemon->gid)
+			return true;
+	return false;
+}
+
+int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err)
+{
+	const struct group *group;
+
+	daemon->has_gid = false;
+	if (!daemon->config.group)
+		return 0;
+	group = getgrnam(daemon->config.group);
+	if (!group)
+		return okv_error_set(err, -ENOENT, "group \"%.64s\": there is none of that name", daemon->config.group);
+	daemon->gid = group->gr_gid;
+	daemon->has_gid = true;
+	return 0;
+}
+
+/* ---- the socket ------------------------------------------------------------------------- */
+
+/*
+ * Who can rename what lies in the directory could put a socket of their own there, and clients would
+ * give their KV to it. So it must be the daemon's or root's, and others must not write to it.
+ */
+static int check_dir(const char *path, struct omnikv_error *err)
+{
+	struct stat st;
+
+	if (stat(path, &st) || !S_ISDIR(st.st_mode))
+		return okv_error_set(err, -ENOTDIR, "socket directory %.100s: %s; make it with mode 0755", path,
+				     errno ? strerror(errno) : "not a directory");
+	if (st.st_uid && st.st_uid != geteuid())
+		return okv_error_set(err, -EPERM, "socket directory %.100s belongs to user %u; it must be root's or this user's",
+				     path, st.st_uid);
+	if (st.st_mode & (S_IWGRP | S_IWOTH) && !(st.st_mode & S_ISVTX))
+		return okv_error_set(err, -EPERM, "socket directory %.100s: others may write to it (mode %04o); chmod go-w",
+				     path, st.st_mode & 07777);
+	return 0;
+}
+
+/* One daemon a socket: a lock file beside it, held while this process lives. */
+static int lock_socket(struct okv_daemon *daemon, struct omnikv_error *err)
+{
+	char path[PATH_MAX];
+	struct stat st;
+	int fd, ret;
+
+	snprintf(path, sizeof(path), "%s.lock", daemon->config.socket);
+	fd = okv_fd_high(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+	if (fd < 0)
+		return okv_error_set(err, -errno, "%.200s: %s", path, strerror(errno));
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
+		ret = okv_error_set(err, -EPERM, "%.180s belongs to user %u; remove it", path, st.st_uid);
+		close(fd);
+		return ret;
+	}
+	if (flock(fd, LOCK_EX | LOCK_NB)) {
+		ret = okv_error_set(err, -EBUSY, "socket %.180s: another omnikvd serves it", daemon->config.socket);
+		close(fd);
+		return ret;
+	}
+	daemon->lock_fd = fd;
+	return 0;
+}
+
+static int make_socket(struct okv_daemon *daemon, struct omnikv_error *err)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	const char *path = daemon->config.socket;
+	struct stat st;
+	mode_t mask;
+	int fd, ret;
+
+	if (!lstat(path, &st)) {
+		if (!S_ISSOCK(st.st_mode) || (st.st_uid && st.st_uid != geteuid()))
+			return okv_error_set(err, -EPERM, "%.180s is there already, and no socket of this user's; remove it",
+					     path);
+		/* Its daemon is gone: the lock is ours. */
+		if (unlink(path))
+			return okv_error_set(err, -errno, "%.180s: %s", path, strerror(errno));
+	}
+	memcpy(addr.sun_path, path, strlen(path));
+	fd = okv_fd_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	if (fd < 0)
+		return okv_error_set(err, -errno, "socket: %s", strerror(errno));
+	mask = umask(daemon->has_gid ? 0117 : 0177);
+	ret = bind(fd, (const struct sockaddr *)&addr, sizeof(addr)) ? -errno : 0;
+	umask(mask);
+	if (!ret && daemon->has_gid && chown(path, (uid_t)-1, daemon->gid))
+		ret = -errno;
+	if (!ret && listen(fd, BACKLOG))
+		ret = -errno;
+	if (ret) {
+		okv_error_set(err, ret, "socket %.180s: %s", path, strerror(-ret));
+		close(fd);
+		return ret;
+	}
+	daemon->listen_fd = fd;
+	daemon->owns_socket = true;
+	return 0;
+}
+
+int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err)
+{
+	char dir[PATH_MAX], *slash;
+	int ret;
+
+	if (strlen(daemon->config.socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+		return okv_error_set(err, -EINVAL, "socket %.64s...: a path has at most %zu characters",
+				     daemon->config.socket, sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
+	snprintf(dir, sizeof(dir), "%s", daemon->config.socket);
+	slash = strrchr(dir, '/');
+	if (!slash)
+		snprintf(dir, sizeof(dir), ".");
+	else
+		slash[slash == dir] = '\0';
+	ret = check_dir(dir, err);
+	if (!ret)
+		ret = lock_socket(daemon, err);
+	if (!ret && daemon->listen_fd < 0)
+		ret = make_socket(daemon, err);
+	return ret;
+}
+
+/* ---- the pool --------------------------------------------------------------------------- */
+
+int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_fn notice, struct omnikv_error *err)
+{
+	const struct okv_daemon_config *asked = &daemon->config;
+	struct omnikv_pool_config config = {
+		.size = sizeof(config), .granule_bytes = (uint32_t)asked->granule_bytes, .numa = asked->numa,
+		.flags = (asked->with_hugetlb ? 0 : OMNIKV_POOL_F_NO_HUGETLB) |
+			 (asked->is_populated ? 0 : OMNIKV_POOL_F_NO_POPULATE),
+		.notice = notice,
+	};
+	struct omnikv_manager_config manager = { .size = sizeof(manager) };
+	struct omnikv_spill_config spill = {
+		.size = sizeof(spill), .capacity_bytes = asked->spill_bytes, .owner = "omnikvd", .notice = notice,
+	};
+	int ret;
+
+	ret = okv_pool_spec_parse(daemon->config.pool, &daemon->spec, err);
+	if (ret)
+		return ret;
+	if (daemon->spec.kind == OKV_PROVIDER_AUTO)
+		return okv_error_set(err, -EINVAL, "pool %.64s: write SIZE, embedded:SIZE[:FILE] or kmod:NAME for a daemon",
+				     daemon->config.pool);
+	if (daemon->spec.kind == OKV_PROVIDER_KMOD && !daemon->config.with_manager)
+		return okv_error_set(err, -EINVAL, "pool %.64s: the module keeps it by itself; without a manager there is nothing to do",
+				     daemon->config.pool);
+	if (daemon->spec.kind == OKV_PROVIDER_KMOD)
+		ret = omnikv_pool_open(daemon->config.pool, &config, &daemon->pool, err);
+	else
+		ret = okv_share_open(&daemon->spec, &config, kept_fd, &daemon->pool, err);
+	if (ret || !daemon->config.with_manager)
+		return ret;
+	ret = omnikv_client_open(daemon->pool, OMNIKV_CLIENT_F_MANAGER, &daemon->client);
+	if (ret)
+		return okv_error_set(err, ret, "pool %.64s: %s", daemon->config.pool,
+				     ret == -EBUSY ? "another process manages it" : strerror(-ret));
+	if (asked->spill) {
+		spill.pool = daemon->pool;
+		ret = omnikv_spill_open(asked->spill, &spill, &daemon->spill, err);
+		if (ret)
+			return ret;
+	}
+	manager.spill = daemon->spill;
+	return omnikv_manager_create(daemon->client, &manager, &daemon->manager, err);
+}
+
+int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
+		     struct omnikv_error *err)
+{
+	const struct okv_server_config config = {
+		.peers_max = (uint32_t)daemon->config.clients_max, .may_enter = may_enter, .log = log, .opaque = daemon,
+	};
+	int ret;
+
+	daemon->since_ns = okv_server_now_ns();
+	ret = okv_server_create(&config, &daemon->server);
+	if (ret)
+		return okv_error_set(err, ret, "no memory for the server");
+	daemon->pool_service = okv_server_add(daemon->server, &okv_pool_service);
+	okv_server_wake(daemon->server, 0);
+	ret = okv_server_listen(daemon->server, daemon->listen_fd);
+	return ret ? okv_error_set(err, ret, "socket: %s", strerror(-ret)) : 0;
+}
+
+void okv_daemon_close(struct okv_daemon *daemon)
+{
+	okv_server_destroy(daemon->server);
+	daemon->server = NULL;
+	if (daemon->owns_socket)
+		unlink(daemon->config.socket);
+	if (daemon->listen_fd >= 0)
+		close(daemon->listen_fd);
+	if (daemon->lock_fd >= 0)
+		close(daemon->lock_fd);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * omnikvd's state: its pool, its manager, and the services that serve clients with them.
+ *
+ * Owns the order of starting and ending. The loop is server.c's; what requests mean is a service's
+ * (service_pool.c: pools and extents). One thread.
+ */
+#ifndef OKV_DAEMON_H
+#define OKV_DAEMON_H
+
+#include <omnikv/manager.h>
+#include <omnikv/spill.h>
+
+#include "config.h"
+#include "provider.h"
+#include "server.h"
+
+/**
+ * struct okv_daemon
+ * @manager, @client: NULL where another process manages the pool
+ * @pool_service:     number of the service, for peer->data
+ * @listen_fd:        -1 at first, or as the service manager passed it
+ */
+struct okv_daemon {
+	struct okv_daemon_config	config;
+	struct okv_pool_spec		spec;
+	struct omnikv_pool		*pool;
+	struct omnikv_client		*client;
+	struct omnikv_manager		*manager;
+	struct omnikv_spill		*spill;
+	struct okv_server		*server;
+	uint64_t			since_ns;
+	uint32_t			pool_service;
+	gid_t				gid;
+	bool				has_gid;
+	bool				owns_socket;
+	int				listen_fd;
+	int				lock_fd;
+};
+
+/** daemon.c: each with its reason in @err. */
+int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err);
+int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err);
+/** @kept_fd: memory of an earlier life, or -1; stays the caller's. */
+int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_fn notice, struct omnikv_error *err);
+int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
+		     struct omnikv_error *err);
+/** Clients notice that the connection is gone, and nothing else: what they have outlives the daemon. */
+void okv_daemon_close(struct okv_daemon *daemon);
+
+/** service_pool.c */
+extern const struct okv_service okv_pool_service;
+/** The client of the pool that this connection stands for, in this process; NULL: none, or the pool is the module's. */
+struct omnikv_client *okv_peer_client(const struct okv_daemon *daemon, const struct okv_peer *peer);
+
+#endif /* OKV_DAEMON_H */

@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Requests of pools: attaching, allocating, sealing, freeing, questions.
+ *
+ * A connection becomes a client of the pool by ATTACH; what the client has ends when its process does
+ * (share.h), for which a timer looks. Everything is checked here before it reaches the pool: frames
+ * are a foreign process's. The daemon's one thread enters.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon.h"
+#include "error.h"
+#include "manager/manager.h"
+#include "share.h"
+
+/* A process that ended takes its descriptors down one after another; so the first looks come soon. */
+#define LOOK_MIN_NS	(1ull * 1000 * 1000)
+#define LOOK_MAX_NS	(250ull * 1000 * 1000)
+
+static uint64_t look_ns = LOOK_MIN_NS;
+
+/* What a connection has of the pool. */
+struct okv_attachment {
+	struct omnikv_client	*client;	/* NULL: the module's pool, or a look alone */
+	bool			is_look;
+};
+
+static struct okv_daemon *daemon_of(struct okv_server *server)
+{
+	return okv_server_opaque(server);
+}
+
+static struct okv_attachment *attachment_of(const struct okv_daemon *daemon, const struct okv_peer *peer)
+{
+	return peer->data[daemon->pool_service];
+}
+
+struct omnikv_client *okv_peer_client(const struct okv_daemon *daemon, const struct okv_peer *peer)
+{
+	const struct okv_attachment *attachment = attachment_of(daemon, peer);
+
+	return attachment ? attachment->client : NULL;
+}
+
+/* The client for a request that needs one. */
+static int need_client(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply,
+		       struct omnikv_client **client)
+{
+	int ret = okv_wire_request_check(req->header->type, req->payload, req->length);
+
+	if (ret)
+		return ret;
+	*client = okv_peer_client(daemon_of(server), req->peer);
+	return *client ? 0 : okv_error_set(&reply->err, -EBUSY, "this connection has not attached to a shared pool");
+}
+
+/* ---- attaching -------------------------------------------------------------------------- */
+
+static void describe(const struct okv_daemon *daemon, const struct omnikv_client *client,
+		     struct okv_wire_attached *attached)
+{
+	const struct okv_embedded_pool *pool;
+
+	memset(attached, 0, sizeof(*attached));
+	if (daemon->spec.kind == OKV_PROVIDER_KMOD) {
+		attached->kind = OKV_WIRE_POOL_KMOD;
+		strncpy(attached->name, daemon->spec.name, sizeof(attached->name) - 1);
+		return;
+	}
+	pool = okv_embedded_pool(daemon->pool);
+	attached->kind = OKV_WIRE_POOL_SHARED;
+	attached->client_id = client ? ((const struct okv_embedded_client *)client)->id : 0;
+	attached->granule_bytes = pool->pool.granule_bytes;
+	attached->page_kind = pool->page_kind;
+	attached->nr_granules = pool->map.nr_granules;
+	attached->data_off = pool->data_off;
+	attached->map_bytes = pool->map_bytes;
+	attached->lease_bytes = okv_lease_bytes(pool->map.nr_granules);
+	attached->reserve_bytes = daemon->config.reserve_bytes;
+	memcpy(attached->instance, pool->instance, sizeof(attached->instance));
+}
+
+static int attachment_new(struct okv_daemon *daemon, struct okv_peer *peer, struct okv_attachment **out)
+{
+	if (attachment_of(daemon, peer))
+		return -EBUSY;
+	*out = calloc(1, sizeof(**out));
+	return *out ? 0 : -ENOMEM;
+}
+
+static int handle_attach(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+	const struct okv_wire_attach *attach = req->payload;
+	bool is_manager = attach->flags & OKV_WIRE_ATTACH_F_MANAGER, is_look = attach->flags & OKV_WIRE_ATTACH_F_LOOK;
+	struct okv_share_fds fds = { -1, -1, -1 };
+	struct okv_attachment *attachment;
+	int ret;
+
+	ret = okv_wire_request_check(OKV_WIRE_ATTACH, req->payload, req->length);
+	if (ret)
+		return ret;
+	ret = attachment_new(daemon, req->peer, &attachment);
+	if (ret == -EBUSY)
+		return okv_error_set(&reply->err, ret, "this connection has attached already");
+	if (ret)
+		return ret;
+	attachment->is_look = is_look;
+	if (daemon->spec.kind == OKV_PROVIDER_EMBEDDED && !is_look)
+		ret = okv_share_attach(daemon->pool, is_manager ? OMNIKV_CLIENT_F_MANAGER : 0, &attachment->client, &fds);
+	else if (is_manager && daemon->manager)
+		ret = -EBUSY;
+	if (ret) {
+		free(attachment);
+		return okv_error_set(&reply->err, ret, ret == -EBUSY ? "the pool has a manager already" :
+				     "the daemon is short of memory or descriptors: %s", strerror(-ret));
+	}
+	req->peer->data[daemon->pool_service] = attachment;
+	describe(daemon, attachment->client, reply->payload);
+	reply->length = sizeof(struct okv_wire_attached);
+	if (!attachment->client)
+		return 0;
+	reply->fds[0] = fds.memory;
+	reply->fds[1] = fds.memory_ro;
+	reply->fds[2] = fds.leases;
+	reply->nr_fds = 3;
+	reply->nr_owned = 2;
+	return 0;
+}
+
+static int handle_reattach(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+	const struct okv_wire_reattach *again = req->payload;
+	struct okv_attachment *attachment;
+	int leases = -1, ret;
+
+	ret = okv_wire_request_check(OKV_WIRE_REATTACH, req->payload, req->length);
+	if (ret)
+		return ret;
+	if (daemon->spec.kind != OKV_PROVIDER_EMBEDDED || req->nr_fds != 2 ||
+	    memcmp(again->instance, okv_embedded_pool(daemon->pool)->instance, sizeof(again->instance)))
+		return okv_error_set(&reply->err, -ESTALE, "this daemon has another pool; close it and attach anew");
+	ret = attachment_new(daemon, req->peer, &attachment);
+	if (ret)
+		return ret;
+	leases = fcntl(req->fds[1], F_DUPFD_CLOEXEC, 3);
+	ret = leases < 0 ? -errno :
+	      okv_share_reattach(daemon->pool, again->client_id,
+				 again->flags & OKV_WIRE_ATTACH_F_MANAGER ? OMNIKV_CLIENT_F_MANAGER : 0, req->fds[0],
+				 leases, &attachment->client);
+	if (ret) {
+		if (leases >= 0)
+			close(leases);
+		free(attachment);
+		return okv_error_set(&reply->err, ret, "client %u cannot go on: %s", again->client_id, strerror(-ret));
+	}
+	req->peer->data[daemon->pool_service] = attachment;
+	describe(daemon, attachment->client, reply->payload);
+	reply->length = sizeof(struct okv_wire_attached);
+	return 0;
+}
+
+/* The process may live on; the timer looks whether it does. */
+static void peer_end(struct okv_server *server, struct okv_peer *peer, bool is_crash)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+	struct okv_attachment *attachment = attachment_of(daemon, peer);
+
+	(void)is_crash;
+	if (!attachment)
+		return;
+	if (attachment->client) {
+		okv_share_detach(attachment->client);
+		look_ns = LOOK_MIN_NS;
+		okv_server_wake(server, 0);
+	}
+	free(attachment);
+	peer->data[daemon->pool_service] = NULL;
+}
+
+static uint64_t tick(struct okv_server *server, uint64_t now_ns)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+
+	if (daemon->spec.kind != OKV_PROVIDER_EMBEDDED || !okv_share_settle(daemon->pool))
+		return UINT64_MAX;
+	look_ns = look_ns * 2 < LOOK_MAX_NS ? look_ns * 2 : LOOK_MAX_NS;
+	return now_ns + look_ns;
+}
+
+/* ---- extents ---------------------------------------------------------------------------- */
+
+static int handle_alloc(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+	const struct okv_wire_alloc *alloc = req->payload;
+	struct okv_wire_extents *list = reply->payload;
+	const struct omnikv_extent *after;
+	struct omnikv_client *client;
+	uint32_t flags = OMNIKV_ALLOC_F_NO_ZERO;
+	int ret;
+
+	ret = need_client(server, req, reply, &client);
+	if (ret)
+		return ret;
+	if (alloc->flags & OKV_WIRE_ALLOC_F_META)
+		flags = OMNIKV_ALLOC_F_META;
+	after = alloc->flags & OKV_WIRE_ALLOC_F_AFTER ? &alloc->after : NULL;
+	ret = omnikv_extent_alloc(client, alloc->nr_granules, alloc->count, after, flags, list->extents);
+	if (ret == -ENOSPC && daemon->manager) {
+		ret = okv_manager_room_for(daemon->manager, alloc->nr_granules, alloc->count);
+		if (!ret)
+			ret = omnikv_extent_alloc(client, alloc->nr_granules, alloc->count, after, flags, list->extents);
+	}
+	if (ret)
+		return ret;
+	*list = (struct okv_wire_extents){ .count = alloc->count };
+	/* What is there without anybody's loss. */
+	if (alloc->nr_more && !omnikv_extent_alloc(client, alloc->nr_granules, alloc->nr_more, NULL, flags,
+						   list->extents + list->count))
+		list->count += alloc->nr_more;
+	reply->length = (uint32_t)(sizeof(*list) + list->count * sizeof(list->extents[0]));
+	return 0;
+}
+
+static int handle_list_of_extents(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_extents *list = req->payload;
+	struct omnikv_client *client;
+	int ret;
+
+	ret = need_client(server, req, reply, &client);
+	if (ret)
+		return ret;
+	if (req->header->type == OKV_WIRE_SEAL)
+		return omnikv_extent_seal(client, list->extents, list->count);
+	ret = omnikv_extent_free(client, list->extents, list->count);
+	/* What somebody still leases is looked at again. */
+	look_ns = LOOK_MIN_NS;
+	okv_server_wake(server, okv_server_now_ns() + LOOK_MAX_NS);
+	return ret;
+}
+
+static int handle_query(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_query *query = req->payload;
+	struct okv_wire_queried *queried = reply->payload;
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+	struct omnikv_client *client;
+	int ret;
+
+	ret = need_client(server, req, reply, &client);
+	if (!ret)
+		ret = omnikv_extent_query(client, &query->extent, &info);
+	if (ret)
+		return ret;
+	*queried = (struct okv_wire_queried) {
+		.state = info.state, .nr_refs = info.nr_refs, .bytes = info.bytes, .is_mine = info.is_mine,
+	};
+	reply->length = sizeof(*queried);
+	return 0;
+}
+
+static int handle_list(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_list *ask = req->payload;
+	struct okv_wire_extents *list = reply->payload;
+	struct omnikv_client *client;
+	uint64_t from = ask->from;
+	int64_t nr;
+	int ret;
+
+	ret = need_client(server, req, reply, &client);
+	if (ret)
+		return ret;
+	nr = omnikv_extent_list(client, ask->states, &from, list->extents, ask->max);
+	if (nr < 0)
+		return (int)nr;
+	*list = (struct okv_wire_extents){ .count = (uint32_t)nr, .from = from };
+	reply->length = (uint32_t)(sizeof(*list) + list->count * sizeof(list->extents[0]));
+	return 0;
+}
+
+/* ---- questions -------------------------------------------------------------------------- */
+
+static int handle_info(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+	struct okv_wire_info *out = reply->payload;
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	int ret;
+
+	(void)req;
+	if (daemon->spec.kind == OKV_PROVIDER_EMBEDDED)
+		okv_share_settle(daemon->pool);
+	ret = omnikv_pool_info(daemon->pool, &info);
+	if (ret)
+		return ret;
+	*out = (struct okv_wire_info) {
+		.asked_bytes = info.asked_bytes, .usable_bytes = info.usable_bytes,
+		.overhead_bytes = info.overhead_bytes, .free_bytes = info.free_bytes,
+		.largest_free_bytes = info.largest_free_bytes, .nr_granules = info.nr_granules,
+		.nr_placed = info.nr_placed, .nr_runs_begun = info.nr_runs_begun,
+		.granule_bytes = info.granule_bytes, .nr_clients = info.nr_clients, .page_kind = info.page_kind,
+		.nr_nodes = info.nr_nodes,
+	};
+	memcpy(out->state_bytes, info.state_bytes, sizeof(out->state_bytes));
+	memcpy(out->nr_extents, info.nr_extents, sizeof(out->nr_extents));
+	memcpy(out->node_bytes, info.node_bytes, sizeof(out->node_bytes));
+	memcpy(out->instance, info.instance, sizeof(out->instance));
+	reply->length = sizeof(*out);
+	return 0;
+}
+
+static int handle_room(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+	const struct okv_wire_room *room = req->payload;
+	int ret;
+
+	ret = okv_wire_request_check(OKV_WIRE_ROOM, req->payload, req->length);
+	if (ret)
+		return ret;
+	if (!daemon->manager)
+		return okv_error_set(&reply->err, -EOPNOTSUPP, "this daemon does not manage the pool");
+	return okv_manager_room_for(daemon->manager, room->nr_granules, room->count);
+}
+
+/* Collects what okv_share_clients() shows. */
+struct roll {
+	struct okv_daemon	*daemon;
+	struct okv_wire_clients	*out;
+	uint32_t		from;
+	uint32_t		seen;
+};
+
+static const struct okv_peer *peer_of(const struct okv_daemon *daemon, const struct omnikv_client *client)
+{
+	const struct okv_peer *peer;
+
+	for (peer = okv_server_peers(daemon->server); peer; peer = peer->next)
+		if (peer->state != OKV_PEER_GONE && okv_peer_client(daemon, peer) == client)
+			return peer;
+	return NULL;
+}
+
+static void roll_peer(struct okv_wire_client *out, const struct okv_peer *peer)
+{
+	out->pid = (uint32_t)peer->cred.pid;
+	out->uid = (uint32_t)peer->cred.uid;
+	out->seconds = (okv_server_now_ns() - peer->since_ns) / 1000000000u;
+	memcpy(out->name, peer->program, sizeof(out->name) - 1);
+}
+
+/* The next place in the reply; NULL: before those asked for, or none is left. */
+static struct okv_wire_client *roll_next(struct roll *roll)
+{
+	struct okv_wire_client *out;
+
+	if (roll->seen++ < roll->from)
+		return NULL;
+	if (roll->out->count == OKV_WIRE_CLIENTS_MAX) {
+		if (!roll->out->next)
+			roll->out->next = roll->seen - 1;
+		return NULL;
+	}
+	out = &roll->out->clients[roll->out->count++];
+	memset(out, 0, sizeof(*out));
+	return out;
+}
+
+static void roll_client(void *opaque, const struct okv_embedded_client *client, uint64_t private_bytes,
+			uint64_t nr_leases)
+{
+	struct roll *roll = opaque;
+	struct okv_wire_client *out = roll_next(roll);
+	const struct okv_peer *peer;
+
+	if (!out)
+		return;
+	peer = client->is_absent ? NULL : peer_of(roll->daemon, &client->client);
+	if (peer)
+		roll_peer(out, peer);
+	out->client_id = client->id;
+	out->flags = (peer ? 0 : OKV_WIRE_CLIENT_F_ABSENT) | (client->is_manager ? OKV_WIRE_CLIENT_F_MANAGER : 0);
+	out->private_bytes = private_bytes;
+	out->nr_leases = nr_leases;
+}
+
+static int handle_status(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+	const struct okv_wire_status *ask = req->payload;
+	struct okv_wire_clients *out = reply->payload;
+	struct roll roll = { .daemon = daemon, .out = out, .from = ask->from };
+	const struct okv_attachment *attachment;
+	const struct okv_peer *peer;
+	struct okv_wire_client *next;
+	int ret;
+
+	ret = okv_wire_request_check(OKV_WIRE_STATUS, req->payload, req->length);
+	if (ret)
+		return ret;
+	*out = (struct okv_wire_clients) {
+		.daemon_pid = (uint32_t)getpid(), .seconds = (okv_server_now_ns() - daemon->since_ns) / 1000000000u,
+	};
+	if (daemon->spec.kind == OKV_PROVIDER_EMBEDDED) {
+		okv_share_settle(daemon->pool);
+		okv_share_clients(daemon->pool, roll_client, &roll);
+	} else {
+		/* What they hold of the module's pool is the module's to tell. */
+		for (peer = okv_server_peers(server); peer; peer = peer->next) {
+			attachment = attachment_of(daemon, peer);
+			if (peer->state == OKV_PEER_GONE || !attachment || attachment->is_look)
+				continue;
+			next = roll_next(&roll);
+			if (next)
+				roll_peer(next, peer);
+		}
+	}
+	reply->length = (uint32_t)(sizeof(*out) + out->count * sizeof(out->clients[0]));
+	return 0;
+}
+
+#define ANY	0, OKV_WIRE_PAYLOAD_MAX	/* okv_wire_request_check() knows */
+
+static const struct okv_frame frames[] = {
+	{ OKV_WIRE_ATTACH,	ANY, handle_attach },
+	{ OKV_WIRE_REATTACH,	ANY, handle_reattach },
+	{ OKV_WIRE_INFO,	0, 0, handle_info },
+	{ OKV_WIRE_ALLOC,	ANY, handle_alloc },
+	{ OKV_WIRE_FREE,	ANY, handle_list_of_extents },
+	{ OKV_WIRE_SEAL,	ANY, handle_list_of_extents },
+	{ OKV_WIRE_QUERY,	ANY, handle_query },
+	{ OKV_WIRE_LIST,	ANY, handle_list },
+	{ OKV_WIRE_STATUS,	ANY, handle_status },
+	{ OKV_WIRE_ROOM,	ANY, handle_room },
+};
+
+const struct okv_service okv_pool_service = {
+	.frames		= frames,
+	.nr_frames	= sizeof(frames) / sizeof(frames[0]),
+	.peer_end	= peer_end,
+	.tick		= tick,
+};
