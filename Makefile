@@ -84,11 +84,14 @@ NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/c
 fatbin := $(if $(NVCC),build/kernels/kernels.fatbin)
 kernel_src := $(wildcard kernels/*.cu kernels/*.cuh kernels/*.h)
 kernel_archs := 80 90 100
+# The same code for the CPU, for a simulated device.
+CXX := $(shell command -v $(if $(is_clang),$(patsubst %clang,%clang++,$(CC)),g++))
+shim_flags := -std=c++17 -x c++ -Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics -include kernels/shim/cuda.h
 nvcc_flags := -std=c++17 -O3 -Werror all-warnings --compress-mode=size \
 	$(foreach a,$(kernel_archs),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
 
 # ---- sources ---------------------------------------------------------------------------------
-lib_src := $(sort $(wildcard core/*.c lib/*.c lib/*/*.c kernels/*.c kernels/ref/*.c))
+lib_src := $(sort $(wildcard core/*.c lib/*.c lib/*/*.c kernels/*.c kernels/*/*.c))
 lib_src := $(filter-out lib/python/% lib/include/%,$(lib_src))
 # A directory below tools/ with a main() is a program of that name; tests may link with its other files.
 tool_src := $(sort $(wildcard tools/*/*.c))
@@ -109,6 +112,8 @@ tobj = $(patsubst %.c,$(T)/obj/%.o,$(1))
 version = $(shell sed -n 's/^.define OMNIKV_VERSION_$(1)[^0-9]*\([0-9]*\)$$/\1/p' lib/include/omnikv/version.h)
 major := $(call version,MAJOR)
 full_version := $(major).$(call version,MINOR).$(call version,PATCH)
+
+lib_obj = $(call $(1),$(lib_src) $(if $(CXX),kernels/kernels.cu.c))
 
 a := $(B)/lib/libomnikv.a
 so := $(B)/lib/libomnikv.so.$(major)
@@ -176,16 +181,23 @@ $(sort $(B)/obj/kernels/fatbin.o $(T)/obj/kernels/fatbin.o): kernels/fatbin.c $(
 	$(if $(NVCC),,@echo "no nvcc: built without GPU code; tools/setup takes nvcc from Python's index")
 	$(call compile,$(if $(NVCC),-DOKV_FATBIN='"$(fatbin)"' -DOKV_FATBIN_TEXT="\"$$(cat build/kernels/nvcc.txt)\""))
 
+# The device code for the CPU: what compiles C, but as C++.
+$(sort $(B)/obj/kernels/kernels.cu.o $(T)/obj/kernels/kernels.cu.o): kernels/kernels.cu $(B)/.flags
+	$(call say,CXX,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(cppflags) $(filter-out -std=%,$(cflags)) $(shim_flags) -MMD -MP -c -o $@ $<
+$(sort $(B)/obj/kernels/shim/ops.o $(T)/obj/kernels/shim/ops.o): cppflags += $(if $(CXX),-DOKV_HAS_SHIM)
+
 define archive
 $(call say,AR,$@)
 @mkdir -p $(@D); rm -f $@
 $(Q)ar rcs $@ $^
 endef
 
-$(a): $(call obj,$(lib_src))
+$(a): $(call lib_obj,obj)
 	$(archive)
 ifneq ($(is_plain),)
-$(ta): $(call tobj,$(lib_src))
+$(ta): $(call lib_obj,tobj)
 	$(archive)
 endif
 $(tool_a): $(call tobj,$(toollib_src))
@@ -194,7 +206,7 @@ $(harness_a): $(call tobj,$(harness_src))
 	$(archive)
 
 # The build stops where the version, the export map and the list of changes disagree.
-$(so): $(call obj,$(lib_src)) lib/omnikv.map lib/include/omnikv/version.h Documentation/changes.rst
+$(so): $(call lib_obj,obj) lib/omnikv.map lib/include/omnikv/version.h Documentation/changes.rst
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	@grep -q '^OMNIKV_$(major)\.$(call version,MINOR) ' lib/omnikv.map || \

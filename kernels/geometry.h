@@ -18,6 +18,7 @@
 /* Steps of a group under way, and bytes of a slice: four rounds of them. */
 #define OKV_COPY_UNROLL		4u
 #define OKV_SLICE_BYTES		2048u
+#define OKV_SLICES_MAX		65536u
 #define OKV_CRC32C_THREADS	256u
 
 #ifdef __CUDACC__
@@ -26,10 +27,12 @@
 #define OKV_HD
 #endif
 
-/* Slices of an entry of @bytes, at least one; the last takes whatever is left. */
+/* Slices of an entry of @bytes, at least one; the last takes whatever is left. So few that no product overflows. */
 static inline OKV_HD uint64_t okv_copy_slices(uint64_t bytes)
 {
-	return bytes ? (bytes - 1) / OKV_SLICE_BYTES + 1 : 1;
+	const uint64_t nr = bytes ? (bytes - 1) / OKV_SLICE_BYTES + 1 : 1;
+
+	return nr < OKV_SLICES_MAX ? nr : OKV_SLICES_MAX;
 }
 
 #endif /* OKV_GEOMETRY_H */

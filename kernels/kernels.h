@@ -62,6 +62,13 @@ struct okv_kernel_ops {
 /** The definitions in plain C, on the calling thread. @ctx is not used; nor is nr_ctas. */
 extern const struct okv_kernel_ops okv_kernels_ref;
 /**
+ * The device code itself, compiled for the CPU: one fibre a thread, CTA after CTA, on the calling thread. @ctx is a
+ * struct okv_shim (shim/run.h) or NULL. The table is NULL where the library was built without a C++ compiler. -EDEADLK: threads of a CTA wait at different
+ * barriers, or some have ended while others wait; the bytes are then undefined. -ENOMEM.
+ */
+extern const struct okv_kernel_ops *const okv_kernels_shim;
+
+/**
  * okv_kernels_fatbin() - the device code: one compressed fatbin for cuModuleLoadData()
  * @bytes: its size, 0 when there is none
  *
@@ -87,7 +94,8 @@ struct okv_kernel_run {
  * @nr:        entries
  * @align_dst: transactions of 128 bytes are aligned at the source (0) or at the destination (1): say which of them is
  *             host memory
- * @max_bytes: bytes of the longest run, by which long runs are cut into slices; a hint, never a limit
+ * @max_bytes: bytes of the longest run, by which long runs are cut into slices; a hint: what it says too little costs
+ *             balance, what it says too much costs time, neither costs bytes
  *
  * No destination overlaps another or any source. 16 bytes a lane where source and destination of a run are equal
  * modulo 16, down to 1 byte where they are odd to each other.

@@ -31,15 +31,12 @@ static int list_check(uint64_t list, uint32_t nr, uint32_t max_ctas)
 
 int okv_launch_copy(const struct okv_kernel_ops *ops, void *ctx, uint32_t max_ctas, const struct okv_copy_args *args)
 {
-	uint64_t nr_items;
-
 	if (list_check(args->list, args->nr, max_ctas) || args->align_dst > 1 || args->max_bytes > INT64_MAX)
 		return -EINVAL;
 	if (!args->nr)
 		return 0;
-	nr_items = okv_copy_slices(args->max_bytes);
-	nr_items = nr_items > UINT32_MAX ? UINT64_MAX / 2 : nr_items * args->nr;
-	return ops->launch(ctx, OKV_KERNEL_COPY, ctas_for(nr_items, OKV_COPY_GROUPS, max_ctas), args);
+	return ops->launch(ctx, OKV_KERNEL_COPY,
+			   ctas_for(okv_copy_slices(args->max_bytes) * args->nr, OKV_COPY_GROUPS, max_ctas), args);
 }
 
 static int launch_dense(const struct okv_kernel_ops *ops, void *ctx, uint32_t max_ctas, enum okv_kernel kernel,
@@ -105,12 +102,9 @@ int okv_launch_relayout(const struct okv_kernel_ops *ops, void *ctx, uint32_t ma
 	}
 	if (!args->nr)
 		return 0;
-	/* Of one plane, cut into slices that none of these products can exceed 64 bits of. */
-	bytes = bytes > UINT32_MAX ? UINT32_MAX : bytes;
-	bytes = okv_copy_slices(bytes * args->max_rows);
-	bytes = bytes > UINT16_MAX ? UINT16_MAX : bytes;
 	return ops->launch(ctx, OKV_KERNEL_RELAYOUT,
-			   ctas_for(bytes * args->nr * args->nr_layers, OKV_COPY_GROUPS, max_ctas), args);
+			   ctas_for(okv_copy_slices(bytes * args->max_rows) * args->nr * args->nr_layers, OKV_COPY_GROUPS,
+				    max_ctas), args);
 }
 
 int okv_launch_crc32c(const struct okv_kernel_ops *ops, void *ctx, uint32_t max_ctas,

@@ -51,7 +51,8 @@ VARIANTS = {
     "cov": (["COVERAGE=1"], "build/cov"),
     "fuzz": (["SAN=fuzzer"], "build/fuzz"),
 }
-RUN_VARIANTS = {"unit": ["plain", "asan", "tsan"], "conformance": ["plain", "asan"], "spill": ["plain", "asan"]}
+RUN_VARIANTS = {"unit": ["plain", "asan", "tsan"], "conformance": ["plain", "asan"], "spill": ["plain", "asan"],
+                "kernels": ["plain", "asan", "clang"]}
 COMPILED_ONLY = {"unit": ["clang"]}
 # One suite for every provider: each program is run with each of these as its argument.
 CONFORMANCE_POOLS = {"memory": "embedded:32M", "file": "embedded:32M:{tmp}/conformance.{variant}.pool"}
