@@ -65,7 +65,7 @@ def ensure(name, steps, timeout=900):
         shutil.rmtree(where, ignore_errors=True)
         _run([sys.executable, "-m", "venv", where], 120, "python3 -m venv")
         for step in steps:
-            _run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *step], timeout,
+            _run([python, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check", *step], timeout,
                  f"pip install {' '.join(step)}"[:120])
         done()
     sources = [p for pattern in ("lib/python/*.py", "lib/python/*.toml", "lib/python/native/*.[hcp]*", "lib/python/omnikv/*.py", "lib/include/omnikv/*.h",

@@ -19,6 +19,9 @@ def pytest_runtest_logreport(report):
         print(f"\nnot ok - {_name(report)}{'' if report.when == 'call' else ' (' + report.when + ')'}", flush=True)
     elif report.when == "call":
         print(f"\nok - {_name(report)}", flush=True)
+        # What a test counted is worth reading.
+        for line in report.capstdout.splitlines():
+            print(f"# {line}", flush=True)
 
 
 def pytest_collectreport(report):
