@@ -142,6 +142,11 @@ KDIR ?= /lib/modules/$(shell uname -r)/build
 modules:
 	kmod/build $(KDIR) build/kmod/$(notdir $(patsubst %/build,%,$(realpath $(KDIR)))) $(if $(W),W=$(W)) $(if $(C),C=$(C))
 
+# For scripts: the nvcc that is used, or nothing.
+.PHONY: print-nvcc
+print-nvcc:
+	@echo $(NVCC)
+
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
