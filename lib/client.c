@@ -132,7 +132,8 @@ void okv_embedded_client_close(struct omnikv_client *base)
 	end_leases_locked(pool, client);
 	end_private_locked(pool, client);
 	client->is_closed = true;
-	pool->nr_clients--;
+	if (!client->is_over)
+		pool->nr_clients--;
 	if (pool->manager == client)
 		pool->manager = NULL;
 	if (!client->nr_ios)

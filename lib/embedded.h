@@ -84,6 +84,7 @@ struct okv_embedded_client {
 	uint64_t			nr_private;	/* PRIVATE extents it owns */
 	uint64_t			nr_ios;		/* keeps the struct alive after close */
 	bool				is_closed;
+	bool				is_over;	/* remote: it said so; what its table counts waits for its connection */
 	bool				is_absent;	/* remote: without a connection */
 	bool				is_unknown;	/* remote and absent: its table is not here either */
 	struct okv_lease_table		leases;		/* remote: what it holds */

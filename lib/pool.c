@@ -74,6 +74,15 @@ static int spec_auto(const char *text, const char *size, struct okv_pool_spec *s
 	return spec->name ? check_name(text, spec->name, err) : 0;
 }
 
+static int spec_daemon(const char *text, const char *path, struct okv_pool_spec *spec, struct omnikv_error *err)
+{
+	if (path && !*path)
+		return okv_error_set(err, -EINVAL, "pool \"%.64s\": no socket after the colon", text);
+	spec->kind = OKV_PROVIDER_DAEMON;
+	spec->name = path;
+	return 0;
+}
+
 int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omnikv_error *err)
 {
 	struct okv_pool_spec parsed = { 0 };
@@ -87,9 +96,11 @@ int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omn
 		ret = spec_embedded(text, text + 9, &parsed, err);
 	else if (!strncmp(text, "auto:", 5))
 		ret = spec_auto(text, text + 5, &parsed, err);
+	else if (!strcmp(text, "daemon") || !strncmp(text, "daemon:", 7))
+		ret = spec_daemon(text, text[6] ? text + 7 : NULL, &parsed, err);
 	else if (strchr(text, ':'))
 		ret = okv_error_set(err, -EINVAL,
-				    "pool \"%.64s\": write SIZE, embedded:SIZE[:FILE], kmod:NAME or auto:SIZE[:NAME]",
+				    "pool \"%.64s\": write SIZE, embedded:SIZE[:FILE], kmod:NAME, auto:SIZE[:NAME] or daemon[:SOCKET]",
 				    text);
 	else
 		ret = spec_embedded(text, text, &parsed, err);
@@ -174,6 +185,8 @@ int omnikv_pool_open(const char *spec_text, const struct omnikv_pool_config *con
 
 	if (spec.kind == OKV_PROVIDER_AUTO)
 		return open_auto(&spec, &full, pool, err);
+	if (spec.kind == OKV_PROVIDER_DAEMON)
+		return okv_provider_daemon.open(&spec, &full, pool, err);
 	if (spec.kind == OKV_PROVIDER_KMOD)
 		return okv_provider_kmod.open(&spec, &full, pool, err);
 	return okv_provider_embedded.open(&spec, &full, pool, err);

@@ -18,6 +18,7 @@
 enum okv_provider_kind {
 	OKV_PROVIDER_EMBEDDED,
 	OKV_PROVIDER_KMOD,
+	OKV_PROVIDER_DAEMON,	/* the pool of an omnikvd: the module's, or memory that it shares */
 	OKV_PROVIDER_AUTO,	/* either, see omnikv_pool_open() */
 };
 
@@ -25,7 +26,7 @@ enum okv_provider_kind {
  * struct okv_pool_spec - a pool as users type it, parsed
  * @bytes: its size; kmod: 0, or that of the pool to make where @name is not there yet
  * @name:  embedded: the file's path, or NULL for an anonymous pool; kmod: the pool's name, or
- *         NULL for one that ends with its last user. Points into the text that was parsed.
+ *         NULL for one that ends with its last user; daemon: path of its socket. Points into the text that was parsed.
  */
 struct okv_pool_spec {
 	enum okv_provider_kind	kind;
@@ -34,7 +35,8 @@ struct okv_pool_spec {
 };
 
 /**
- * "SIZE", "embedded:SIZE", "embedded:SIZE:FILE", "kmod:NAME", "auto:SIZE", "auto:SIZE:NAME".
+ * "SIZE", "embedded:SIZE", "embedded:SIZE:FILE", "kmod:NAME", "auto:SIZE", "auto:SIZE:NAME",
+ * "daemon", "daemon:SOCKET".
  * -EINVAL with the reason in @err.
  */
 int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omnikv_error *err);
@@ -107,5 +109,6 @@ struct okv_provider {
 
 extern const struct okv_provider okv_provider_embedded;
 extern const struct okv_provider okv_provider_kmod;
+extern const struct okv_provider okv_provider_daemon;
 
 #endif /* OKV_PROVIDER_H */

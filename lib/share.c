@@ -47,9 +47,9 @@ static bool owner_is_alive(void *opaque, uint32_t owner)
 	return okv_share_is_alive(opaque, owner);
 }
 
-/* Is @memory a description of this pool's memory, and the one that holds the lock of @id? */
-static bool is_proof(const struct okv_embedded_pool *pool, int memory, uint32_t id)
+bool okv_share_is_proof(struct omnikv_pool *base, int memory, uint32_t id)
 {
+	const struct okv_embedded_pool *pool = okv_embedded_pool(base);
 	struct flock lock = {
 		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = OKV_SHARE_LOCK + id, .l_len = 1,
 	};
@@ -236,24 +236,29 @@ static void mark_remote(struct okv_embedded_pool *pool, struct okv_embedded_clie
 	pthread_mutex_unlock(&pool->lock);
 }
 
-/* A description of the memory that is the client's alone, with its lock. */
+/* A description of the memory that is the client's alone, with its lock; @id 0: without. */
 static int memory_open(struct okv_embedded_pool *pool, uint32_t id, int flags)
 {
 	struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = OKV_SHARE_LOCK + id, .l_len = 1 };
-	char path[32];
+	char path[48];
 	int fd;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", pool->fd);
 	fd = OKV_FAILPOINT("share.memory") ? -1 : okv_fd_high(open(path, flags | O_CLOEXEC));
 	if (fd < 0)
 		return errno ? -errno : -EMFILE;
-	if (flags == O_RDWR && fcntl(fd, F_OFD_SETLK, &lock)) {
+	if (id && fcntl(fd, F_OFD_SETLK, &lock)) {
 		int ret = -errno;
 
 		close(fd);
 		return ret;
 	}
 	return fd;
+}
+
+int okv_share_memory(struct omnikv_pool *pool, int flags)
+{
+	return memory_open(okv_embedded_pool(pool), 0, flags);
 }
 
 int okv_share_attach(struct omnikv_pool *base, uint32_t flags, struct omnikv_client **out,
@@ -270,20 +275,14 @@ int okv_share_attach(struct omnikv_pool *base, uint32_t flags, struct omnikv_cli
 	ret = fds->memory;
 	if (ret < 0)
 		goto err_close;
-	fds->memory_ro = memory_open(pool, client->id, O_RDONLY);
-	ret = fds->memory_ro;
-	if (ret < 0)
-		goto err_memory;
 	ret = table_new(pool, client);
 	if (ret)
-		goto err_memory_ro;
+		goto err_memory;
 	fds->leases = client->leases_fd;
 	mark_remote(pool, client);
 	*out = &client->client;
 	return 0;
 
-err_memory_ro:
-	close(fds->memory_ro);
 err_memory:
 	close(fds->memory);
 err_close:
@@ -299,12 +298,12 @@ int okv_share_reattach(struct omnikv_pool *base, uint32_t id, uint32_t flags, in
 	bool is_manager = flags & OMNIKV_CLIENT_F_MANAGER;
 	int ret = -ENOENT;
 
-	if (memory >= 0 && !is_proof(pool, memory, id))
+	if (memory >= 0 && !okv_share_is_proof(base, memory, id))
 		return -EPERM;
 	pthread_mutex_lock(&pool->lock);
 	for (client = pool->clients; client && client->id != id;)
 		client = client->next;
-	if (!client || !client->is_remote || !client->is_absent || client->is_closed)
+	if (!client || !client->is_remote || !client->is_absent || client->is_closed || client->is_over)
 		goto out;
 	ret = -EBUSY;
 	if (is_manager && pool->manager && pool->manager != client)
@@ -331,6 +330,38 @@ out:
 	return ret;
 }
 
+int okv_share_end(struct omnikv_client *base)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base->pool);
+	struct okv_embedded_client *client = okv_embedded_client(base);
+	struct okv_extent_view view;
+	uint64_t from;
+	uint32_t cursor = 0;
+	int ret;
+
+	pthread_mutex_lock(&pool->lock);
+	ret = limbo_reserve(pool, client->nr_private);
+	if (ret || client->is_over)
+		goto out;
+	from = pool->nr_limbo;
+	while (client->nr_private && okv_extent_map_next(&pool->map, &cursor, &view)) {
+		if (view.state != OMNIKV_EXTENT_PRIVATE || view.owner != client->id)
+			continue;
+		okv_extent_get(&pool->map, view.name.granule, 1);
+		pool->limbo[pool->nr_limbo++] = (uint32_t)view.name.granule;
+		okv_extent_end(&pool->map, view.name.granule);
+		client->nr_private--;
+	}
+	limbo_look(pool, from);
+	client->is_over = true;
+	pool->nr_clients--;
+	if (pool->manager == client)
+		pool->manager = NULL;
+out:
+	pthread_mutex_unlock(&pool->lock);
+	return ret;
+}
+
 void okv_share_detach(struct omnikv_client *base)
 {
 	struct okv_embedded_pool *pool = okv_embedded_pool(base->pool);
@@ -350,7 +381,8 @@ uint64_t okv_share_settle(struct omnikv_pool *base)
 	for (;;) {
 		pthread_mutex_lock(&pool->lock);
 		for (client = pool->clients; client; client = client->next)
-			if (client->is_remote && client->is_absent && !okv_share_is_alive(pool, client->id))
+			if (client->is_remote && client->is_absent &&
+			    (client->is_over || !okv_share_is_alive(pool, client->id)))
 				break;
 		pthread_mutex_unlock(&pool->lock);
 		if (!client)

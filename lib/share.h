@@ -45,12 +45,11 @@ int okv_share_fd(struct omnikv_pool *pool);
 
 /**
  * struct okv_share_fds - what a client process gets, or got
- * @memory, @memory_ro: of its own; closed here once they are sent
- * @leases:             its table; the authority keeps its copy while the client lives, for the next life
+ * @memory: of its own, with its lock; the caller's
+ * @leases: its table; stays the authority's, for the next life
  */
 struct okv_share_fds {
 	int	memory;
-	int	memory_ro;
 	int	leases;
 };
 
@@ -62,6 +61,8 @@ struct okv_share_fds {
  */
 int okv_share_attach(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client,
 		     struct okv_share_fds *fds);
+/** Is @memory a description of this pool's memory, and the one that holds the lock of client @id? */
+bool okv_share_is_proof(struct omnikv_pool *pool, int memory, uint32_t id);
 /**
  * okv_share_reattach() - an ABSENT or UNKNOWN client is back
  * @memory: proves that it is that client, by the lock; -1: the caller knows it (its socket was kept)
@@ -71,6 +72,15 @@ int okv_share_attach(struct omnikv_pool *pool, uint32_t flags, struct omnikv_cli
  */
 int okv_share_reattach(struct omnikv_pool *pool, uint32_t id, uint32_t flags, int memory, int leases,
 		       struct omnikv_client **client);
+/** A description of the memory without a lock, for who only looks. @flags: O_RDWR or O_RDONLY. A descriptor, or -errno. */
+int okv_share_memory(struct omnikv_pool *pool, int flags);
+/**
+ * okv_share_end() - the client says that it is over
+ *
+ * Its PRIVATE extents are given up; those that its table counts wait in limbo. It counts as a client no more.
+ * The connection's end still has to be told. -ENOMEM: nothing has changed.
+ */
+int okv_share_end(struct omnikv_client *client);
 /** The client's connection is gone: ended if its process is, else ABSENT. @client is not to be used then. */
 void okv_share_detach(struct omnikv_client *client);
 /**

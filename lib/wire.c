@@ -101,9 +101,10 @@ int okv_wire_request_check(uint32_t type, const void *payload, size_t len)
 		[OKV_WIRE_LIST]		= sizeof(struct okv_wire_list),
 		[OKV_WIRE_STATUS]	= sizeof(struct okv_wire_status),
 		[OKV_WIRE_ROOM]		= sizeof(struct okv_wire_room),
+		[OKV_WIRE_END]		= 0,
 	};
 
-	if (!type || type > OKV_WIRE_ROOM)
+	if (!type || type > OKV_WIRE_END)
 		return -EOPNOTSUPP;
 	if (type == OKV_WIRE_FREE || type == OKV_WIRE_SEAL)
 		return extents_check(payload, len, false);
@@ -174,12 +175,15 @@ int okv_wire_reply_check(uint32_t type, const void *payload, size_t len)
 		[OKV_WIRE_INFO]		= sizeof(struct okv_wire_info),
 		[OKV_WIRE_QUERY]	= sizeof(struct okv_wire_queried),
 		[OKV_WIRE_ROOM]		= 0,
+		[OKV_WIRE_FREE]		= 0,
+		[OKV_WIRE_SEAL]		= 0,
+		[OKV_WIRE_END]		= 0,
 	};
 	const struct okv_wire_clients *clients = payload;
 	int64_t nr;
 	uint32_t i;
 
-	if (!type || type > OKV_WIRE_ROOM)
+	if (!type || type > OKV_WIRE_END)
 		return -EOPNOTSUPP;
 	if (type == OKV_WIRE_ALLOC || type == OKV_WIRE_LIST)
 		return extents_check(payload, len, true);

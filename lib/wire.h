@@ -51,6 +51,7 @@ enum okv_wire_type {
 	OKV_WIRE_LIST		= 9,
 	OKV_WIRE_STATUS		= 10,
 	OKV_WIRE_ROOM		= 11,
+	OKV_WIRE_END		= 12,
 	OKV_WIRE_MANAGER	= 64,
 	OKV_WIRE_NR		= 128,
 };
@@ -111,7 +112,7 @@ struct okv_wire_attach {
  * @reserve_bytes: that the client may keep allocated ahead of need
  * @name:          of the module's pool; the reply has no descriptors then
  *
- * Descriptors: memory read-write, memory read-only, lease table (not with ATTACH_F_LOOK).
+ * Descriptors: memory read-write and lease table; with ATTACH_F_LOOK memory read-write and read-only.
  */
 struct okv_wire_attached {
 	uint32_t	kind;		/* enum okv_wire_pool */
@@ -200,6 +201,11 @@ struct okv_wire_list {
 	uint32_t	max;
 	uint64_t	from;
 };
+
+/*
+ * END: the client is over: its PRIVATE extents are given up. What its table still counts waits for that, or for the
+ * end of the connection. Nothing but FREE may follow. No payload.
+ */
 
 /** ROOM: evict until @count extents of @nr_granules can be had. For clients of a module's pool. */
 struct okv_wire_room {

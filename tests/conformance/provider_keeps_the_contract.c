@@ -25,6 +25,8 @@
 #include <omnikv/pool.h>
 #include <omnikv/window.h>
 
+#include "tests/harness/any_pool.h"
+
 #define PAGE	4096ull
 
 static const char *spec;
@@ -738,5 +740,6 @@ int main(int argc, char **argv)
 	spec = argc > 1 ? argv[1] : getenv("OMNIKV_POOL");
 	if (!spec || !spec[0])
 		spec = "embedded:32M";
+	spec = any_pool_spec(spec);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

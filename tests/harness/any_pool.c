@@ -7,6 +7,8 @@
  */
 #include "any_pool.h"
 
+#include "daemon_case.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,11 +17,48 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-bool any_pool_is_kmod(void)
+static bool provider_is(const char *name)
 {
 	const char *provider = getenv("OMNIKV_TEST_PROVIDER");
 
-	return provider && !strcmp(provider, "kmod");
+	return provider && !strcmp(provider, name);
+}
+
+bool any_pool_is_kmod(void)
+{
+	return provider_is("kmod");
+}
+
+static struct daemon_case the_daemon;
+
+static void end_daemon(void)
+{
+	if (the_daemon.dir[0])
+		daemon_case_fini(&the_daemon);
+	the_daemon.dir[0] = '\0';
+}
+
+static const char *daemon_spec(const char *size, const char *granule)
+{
+	const char *const options[] = {
+		"--pool", size, "--granule", granule, "--manager", "no", "--reserve", "0", NULL,
+	};
+	static char spec[128];
+	static bool is_registered;
+
+	if (!is_registered && atexit(end_daemon))
+		abort();
+	is_registered = true;
+	end_daemon();
+	daemon_case_init(&the_daemon);
+	daemon_start(&the_daemon, options);
+	snprintf(spec, sizeof(spec), "daemon:%s", the_daemon.socket);
+	return spec;
+}
+
+const char *any_pool_spec(const char *arg)
+{
+	return !strncmp(arg, "omnikvd:", 8) ? daemon_spec(arg + 8, "4096") : arg;
 }
 
 static int kmod_pool_open(const char *size, const struct omnikv_pool_config *config, struct omnikv_pool **pool)
@@ -55,5 +94,17 @@ static int kmod_pool_open(const char *size, const struct omnikv_pool_config *con
 
 int any_pool_open(const char *size, const struct omnikv_pool_config *config, struct omnikv_pool **pool)
 {
-	return any_pool_is_kmod() ? kmod_pool_open(size, config, pool) : omnikv_pool_open(size, config, pool, NULL);
+	struct omnikv_error err = { "" };
+	char granule[16];
+	int ret;
+
+	if (any_pool_is_kmod())
+		return kmod_pool_open(size, config, pool);
+	if (!provider_is("daemon"))
+		return omnikv_pool_open(size, config, pool, NULL);
+	snprintf(granule, sizeof(granule), "%u", config && config->granule_bytes ? config->granule_bytes : 4096);
+	ret = omnikv_pool_open(daemon_spec(size, granule), NULL, pool, &err);
+	if (ret)
+		fprintf(stderr, "# %s\n", err.text);
+	return ret;
 }

@@ -56,7 +56,8 @@ RUN_VARIANTS = {"unit": ["plain", "asan", "tsan"], "conformance": ["plain", "asa
                 "kernels": ["plain", "asan", "clang"]}
 COMPILED_ONLY = {"unit": ["clang"]}
 # One suite for every provider: each program is run with each of these as its argument.
-CONFORMANCE_POOLS = {"memory": "embedded:32M", "file": "embedded:32M:{tmp}/conformance.{variant}.pool"}
+CONFORMANCE_POOLS = {"memory": "embedded:32M", "file": "embedded:32M:{tmp}/conformance.{variant}.pool",
+                     "daemon": "omnikvd:32M"}
 # Builds whose programs the scripts of a lane run.
 SCRIPT_VARIANTS = {"cli": ["plain", "asan"]}
 
@@ -313,7 +314,8 @@ class Session:
                 # One after another: a pool on a file has one owner.
                 for provider, spec in CONFORMANCE_POOLS.items():
                     pool = spec.format(tmp=self.env["TMPDIR"], variant=variant)
-                    self.program(f"{label} on {provider}", [path, pool], timeout, env)
+                    self.program(f"{label} on {provider}", [path, pool], timeout,
+                                 {**env, "OMNIKV_TEST_PROVIDER": provider})
                     if os.path.exists(pool.split(":")[-1]):
                         os.remove(pool.split(":")[-1])
             for job in jobs:

@@ -192,7 +192,7 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 	ret = okv_pool_spec_parse(daemon->config.pool, &daemon->spec, err);
 	if (ret)
 		return ret;
-	if (daemon->spec.kind == OKV_PROVIDER_AUTO)
+	if (daemon->spec.kind != OKV_PROVIDER_EMBEDDED && daemon->spec.kind != OKV_PROVIDER_KMOD)
 		return okv_error_set(err, -EINVAL, "pool %.64s: write SIZE, embedded:SIZE[:FILE] or kmod:NAME for a daemon",
 				     daemon->config.pool);
 	if (daemon->spec.kind == OKV_PROVIDER_KMOD && !daemon->config.with_manager)

@@ -92,12 +92,29 @@ static int attachment_new(struct okv_daemon *daemon, struct okv_peer *peer, stru
 	return *out ? 0 : -ENOMEM;
 }
 
+/* Memory for who only looks: to read and write, and to read. */
+static int look_fds(struct okv_daemon *daemon, struct okv_reply *reply)
+{
+	static const int flags[] = { O_RDWR, O_RDONLY };
+	int fd;
+
+	for (reply->nr_fds = 0; reply->nr_fds < 2; reply->nr_fds++) {
+		fd = okv_share_memory(daemon->pool, flags[reply->nr_fds]);
+		if (fd < 0)
+			return fd;
+		reply->fds[reply->nr_fds] = fd;
+		reply->nr_owned++;
+	}
+	return 0;
+}
+
 static int handle_attach(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
 {
 	struct okv_daemon *daemon = daemon_of(server);
 	const struct okv_wire_attach *attach = req->payload;
 	bool is_manager = attach->flags & OKV_WIRE_ATTACH_F_MANAGER, is_look = attach->flags & OKV_WIRE_ATTACH_F_LOOK;
-	struct okv_share_fds fds = { -1, -1, -1 };
+	struct okv_share_fds fds = { -1, -1 };
+	bool is_kmod = daemon->spec.kind == OKV_PROVIDER_KMOD;
 	struct okv_attachment *attachment;
 	int ret;
 
@@ -110,10 +127,12 @@ static int handle_attach(struct okv_server *server, const struct okv_request *re
 	if (ret)
 		return ret;
 	attachment->is_look = is_look;
-	if (daemon->spec.kind == OKV_PROVIDER_EMBEDDED && !is_look)
+	if (is_kmod)
+		ret = is_manager && daemon->manager ? -EBUSY : 0;
+	else if (is_look)
+		ret = look_fds(daemon, reply);
+	else
 		ret = okv_share_attach(daemon->pool, is_manager ? OMNIKV_CLIENT_F_MANAGER : 0, &attachment->client, &fds);
-	else if (is_manager && daemon->manager)
-		ret = -EBUSY;
 	if (ret) {
 		free(attachment);
 		return okv_error_set(&reply->err, ret, ret == -EBUSY ? "the pool has a manager already" :
@@ -125,11 +144,34 @@ static int handle_attach(struct okv_server *server, const struct okv_request *re
 	if (!attachment->client)
 		return 0;
 	reply->fds[0] = fds.memory;
-	reply->fds[1] = fds.memory_ro;
-	reply->fds[2] = fds.leases;
-	reply->nr_fds = 3;
-	reply->nr_owned = 2;
+	reply->fds[1] = fds.leases;
+	reply->nr_fds = 2;
+	reply->nr_owned = 1;
 	return 0;
+}
+
+static int handle_end(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct omnikv_client *client;
+	int ret = need_client(server, req, reply, &client);
+
+	return ret ? ret : okv_share_end(client);
+}
+
+/* The client is back before the end of its old connection was seen. */
+static void peer_replace(struct okv_daemon *daemon, const struct okv_wire_reattach *again, int memory)
+{
+	const struct omnikv_client *client;
+	struct okv_peer *peer;
+
+	if (!okv_share_is_proof(daemon->pool, memory, again->client_id))
+		return;
+	for (peer = okv_server_peers(daemon->server); peer; peer = peer->next) {
+		client = okv_peer_client(daemon, peer);
+		if (peer->state != OKV_PEER_GONE && client &&
+		    ((const struct okv_embedded_client *)client)->id == again->client_id)
+			okv_peer_close(peer);
+	}
 }
 
 static int handle_reattach(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
@@ -148,6 +190,7 @@ static int handle_reattach(struct okv_server *server, const struct okv_request *
 	ret = attachment_new(daemon, req->peer, &attachment);
 	if (ret)
 		return ret;
+	peer_replace(daemon, again, req->fds[0]);
 	leases = fcntl(req->fds[1], F_DUPFD_CLOEXEC, 3);
 	ret = leases < 0 ? -errno :
 	      okv_share_reattach(daemon->pool, again->client_id,
@@ -440,6 +483,7 @@ static const struct okv_frame frames[] = {
 	{ OKV_WIRE_LIST,	ANY, handle_list },
 	{ OKV_WIRE_STATUS,	ANY, handle_status },
 	{ OKV_WIRE_ROOM,	ANY, handle_room },
+	{ OKV_WIRE_END,		ANY, handle_end },
 };
 
 const struct okv_service okv_pool_service = {

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A daemon's client, as the rest of the library sees it beside the calls of its provider.
+ */
+#ifndef OKV_PROVIDER_DAEMON_H
+#define OKV_PROVIDER_DAEMON_H
+
+#include "conn.h"
+#include "provider.h"
+
+/** The connection that stands for @client, for requests of the manager; NULL: not a daemon's client. */
+struct okv_conn *okv_daemon_client_conn(struct omnikv_client *client);
+/**
+ * okv_daemon_client_sealed() - the daemon has sealed these, or taken them over, by a request of the manager
+ *
+ * They are the client's PRIVATE ones no more.
+ */
+void okv_daemon_client_sealed(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
+
+#endif /* OKV_PROVIDER_DAEMON_H */
