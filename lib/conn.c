@@ -295,7 +295,7 @@ static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 	if (conn->fd < 0)
 		return okv_error_set(err, -errno, "socket: %s", strerror(errno));
 	if (connect(conn->fd, (const struct sockaddr *)&conn->addr, sizeof(conn->addr))) {
-		ret = errno == EACCES || errno == EPERM ? -EPERM : -ENOTCONN;
+		ret = -errno;
 		okv_error_set(err, ret, "no daemon at %.108s: %s; is omnikvd running?", path, strerror(errno));
 		goto err_drop;
 	}
@@ -390,7 +390,7 @@ int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
 	ret = connect_locked(conn, call->err);
 	if (!ret)
 		ret = exchange_locked(conn, call);
-	else if (ret != -EPERM && ret != -EPROTONOSUPPORT)
+	else if (ret != -EPROTONOSUPPORT)
 		ret = -ENOTCONN;
 	pthread_mutex_unlock(&conn->lock);
 	return ret;

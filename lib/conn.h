@@ -62,8 +62,8 @@ struct okv_conn_hooks {
  * @path:  of the socket; NULL: OKV_CONN_SOCKET
  * @hooks: may be NULL; copied
  *
- * Return: 0, -ENOTCONN (nobody listens there), -EPROTONOSUPPORT, -EPERM (this user may not), -ETIME, -ENOMEM;
- * @err says which and why.
+ * Return: 0, -ENOENT or -ECONNREFUSED (nobody listens there), -EACCES (the socket's mode), -EPIPE (the daemon closed it: it
+ * does not serve this user), -EPROTONOSUPPORT, -ETIME, -ENOMEM; @err says which and why.
  */
 int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct okv_conn **conn,
 		  struct omnikv_error *err);

@@ -130,12 +130,12 @@ uint32_t okv_share_count_locked(const struct okv_embedded_pool *pool, uint32_t g
 	return nr;
 }
 
-bool okv_share_is_leased(struct omnikv_pool *base, const struct omnikv_extent *ext)
+bool okv_share_is_leased(void *opaque, const struct omnikv_extent *ext)
 {
-	struct okv_embedded_pool *pool = okv_embedded_pool(base);
+	struct okv_embedded_pool *pool = opaque;
 	bool is_leased = false;
 
-	if (base->provider != &okv_provider_embedded)
+	if (pool->pool.provider != &okv_provider_embedded || !pool->is_shared)
 		return false;
 	pthread_mutex_lock(&pool->lock);
 	if (pool->nr_remotes && ext->granule < pool->map.nr_granules)

@@ -98,8 +98,8 @@ void okv_share_clients(struct omnikv_pool *pool,
 /** The lease table's descriptor of a client process. */
 int okv_share_leases_fd(const struct omnikv_client *client);
 
-/** Is an extent leased by another process, or may be? For the manager, which passes over such victims. */
-bool okv_share_is_leased(struct omnikv_pool *pool, const struct omnikv_extent *ext);
+/** Is an extent of this struct omnikv_pool leased by another process, or may be? The manager passes over such victims. */
+bool okv_share_is_leased(void *pool, const struct omnikv_extent *ext);
 
 /* For client.c and provider_memfd.c. */
 bool okv_share_is_alive(const struct okv_embedded_pool *pool, uint32_t id);

@@ -48,6 +48,8 @@ struct okv_index {
 	uint32_t			tag_mask;
 	uint32_t			stride;		/* bytes of a record */
 	struct okv_index_allocator	mem;
+	bool				(*is_held)(void *opaque, const struct omnikv_extent *extent);
+	void				*opaque;
 	struct okv_index_head		*head;
 
 	struct table			tab;
@@ -643,6 +645,8 @@ static struct okv_index *index_new(const struct okv_index_config *config)
 		return NULL;
 	memset(ix, 0, sizeof(*ix));
 	ix->mem = config->allocator ? *config->allocator : default_mem;
+	ix->is_held = config->is_held;
+	ix->opaque = config->opaque;
 	ix->nr_groups = config->nr_groups;
 	ix->optional_groups = config->optional_groups;
 	ix->block_tokens = config->block_tokens;
@@ -1591,10 +1595,25 @@ static void victim_set(const struct okv_index *ix, uint32_t id, struct okv_index
 		v->crc32c[g] = rec->groups[g].crc32c;
 }
 
+/* Somebody whom the index knows nothing of uses an extent of this block: a lease of another process. */
+static bool is_held(const struct okv_index *ix, uint32_t id)
+{
+	struct omnikv_extent extent;
+	uint32_t crc;
+
+	for (uint32_t g = 0; ix->is_held && g < ix->nr_groups; g++) {
+		okv_index_extent(ix, id, g, &extent, &crc);
+		if (extent.nr_granules && ix->is_held(ix->opaque, &extent))
+			return true;
+	}
+	return false;
+}
+
 size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *extents,
 		       struct okv_index_victim *victims)
 {
 	uint32_t ahead = OKV_ENTRY_NONE, nr_ahead = 0;
+	uint64_t nr_passes = ix->order.listed.nr_nodes;
 	size_t done = 0;
 
 	while (done < nr) {
@@ -1609,6 +1628,13 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 		}
 		if (okv_evict_node(&ix->order, id)->nr_pins) {
 			okv_evict_pass_pinned(&ix->order, id);
+			continue;
+		}
+		/* In use, so as recent as any; once round is enough to know that all are. */
+		if (is_held(ix, id)) {
+			if (!nr_passes--)
+				break;
+			okv_evict_touch(&ix->order, id, entry_of(ix, id)->parent);
 			continue;
 		}
 		/* Up the path as long as each parent is next in turn: it would take its child's place at the head. */
@@ -1628,7 +1654,7 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 			done++;
 			nr_ahead--;
 			if (done == nr || parent == OKV_ENTRY_NONE || !is_leaf(entry_of(ix, parent)) ||
-			    !okv_evict_is_next(&ix->order, parent, tick))
+			    !okv_evict_is_next(&ix->order, parent, tick) || is_held(ix, parent))
 				break;
 			id = parent;
 		}

@@ -61,6 +61,8 @@ struct okv_index_allocator {
  * @seed:            secret and random; keys the table's hash
  * @hash_bits:       0, or how many bits of the hash to keep (tests of collisions)
  * @allocator:       NULL: aligned to 2 MiB and huge pages asked for where it pays
+ * @is_held:         does anybody beside the index use this extent? Its block is passed over when blocks leave.
+ *                   May be NULL
  */
 struct okv_index_config {
 	uint32_t				nr_groups;
@@ -70,6 +72,8 @@ struct okv_index_config {
 	uint64_t				nr_entries_hint;
 	uint8_t					seed[OKV_INDEX_SEED_BYTES];
 	const struct okv_index_allocator	*allocator;
+	bool					(*is_held)(void *opaque, const struct omnikv_extent *extent);
+	void					*opaque;
 };
 
 /** -EINVAL (groups, tokens, hash bits out of range), -ENOMEM. */

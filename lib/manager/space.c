@@ -16,6 +16,7 @@
 #include "error.h"
 #include "manager/import.h"
 #include "option.h"
+#include "share.h"
 
 /* Unused spaces are looked for when there are this many; costs a walk over all entries. */
 #define OKV_SPACE_SWEEP_MIN	64u
@@ -64,6 +65,8 @@ static struct okv_shelf *okv_shelf_get(struct omnikv_manager *manager, const str
 		.nr_groups = plan->layout.nr_groups,
 		.block_tokens = OKV_BLOCK_FULL,
 		.hash_bits = manager->hash_bits,
+		.is_held = okv_share_is_leased,
+		.opaque = manager->pool,
 	};
 	struct okv_shelf *shelf;
 

@@ -193,7 +193,7 @@ static void attaching_hands_over_memory_and_table(void **state)
 	okv_conn_close(conn);
 	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
 	assert_int_equal(access(the_daemon.socket, F_OK), -1);
-	assert_int_equal(okv_conn_open(the_daemon.socket, NULL, &conn, &err), -ENOTCONN);
+	assert_int_equal(okv_conn_open(the_daemon.socket, NULL, &conn, &err), -ENOENT);
 	assert_non_null(strstr(err.text, "is omnikvd running?"));
 }
 
