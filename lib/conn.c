@@ -40,6 +40,7 @@ struct okv_conn {
 	uint64_t		epoch;
 	uint64_t		pause_ns;
 	uint64_t		not_before_ns;	/* no attempt to connect before */
+	bool			is_sent;	/* the last request left this process */
 	unsigned char		*buf;		/* [OKV_WIRE_FRAME_MAX] */
 };
 
@@ -236,6 +237,7 @@ static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 	ret = -OKV_FAILPOINT("conn.send");
 	if (!ret)
 		ret = send_frame(conn, &header, call, deadline_ns);
+	conn->is_sent = !ret;
 	/* A packet that was not taken at all leaves the connection as it was. */
 	if (ret == -ETIME || ret == -EMSGSIZE)
 		return ret;
@@ -377,8 +379,16 @@ int okv_conn_call_locked(struct okv_conn *conn, struct okv_call *call)
 	return conn->fd < 0 ? -ENOTCONN : exchange_locked(conn, call);
 }
 
+/* A request that changes nothing. */
+static bool is_question(uint32_t type)
+{
+	return type == OKV_WIRE_INFO || type == OKV_WIRE_QUERY || type == OKV_WIRE_LIST || type == OKV_WIRE_STATUS ||
+	       type == OKV_WIRE_ROOM;
+}
+
 int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
 {
+	bool is_again = false;
 	uint32_t i;
 	int ret;
 
@@ -387,11 +397,20 @@ int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
 	if (getpid() != conn->pid)
 		return -EPERM;
 	pthread_mutex_lock(&conn->lock);
-	ret = connect_locked(conn, call->err);
-	if (!ret)
+	do {
+		bool was_up = conn->fd >= 0;
+
+		ret = connect_locked(conn, call->err);
+		if (ret) {
+			ret = ret == -EPROTONOSUPPORT ? ret : -ENOTCONN;
+			break;
+		}
 		ret = exchange_locked(conn, call);
-	else if (ret != -EPROTONOSUPPORT)
-		ret = -ENOTCONN;
+		/* A daemon that was started anew meanwhile is asked once more, where asking twice does no harm. */
+		is_again = ret == -EPIPE && was_up && !is_again && (!conn->is_sent || is_question(call->type));
+		if (is_again)
+			conn->not_before_ns = 0;
+	} while (is_again);
 	pthread_mutex_unlock(&conn->lock);
 	return ret;
 }

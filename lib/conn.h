@@ -73,6 +73,8 @@ void okv_conn_close(struct okv_conn *conn);
 /**
  * okv_conn_call() - send a request and wait for its reply
  *
+ * Where the daemon was started anew since, the call connects again, and sends again what was not sent or changes nothing.
+ *
  * Return: the reply's status (0 or more), or the daemon's negative errno, or
  *   -ENOTCONN    there is no daemon now; nothing was sent
  *   -EPIPE       the connection broke meanwhile: whether the request was done is not known

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A daemon's client, as the rest of the library sees it beside the calls of its provider.
+ *
+ * For attached managers, whose requests go over the same connection, so that the daemon knows whose
+ * extents they name. Any thread.
  */
 #ifndef OKV_PROVIDER_DAEMON_H
 #define OKV_PROVIDER_DAEMON_H

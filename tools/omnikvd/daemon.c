@@ -155,6 +155,9 @@ int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 	char dir[PATH_MAX], *slash;
 	int ret;
 
+	/* The service manager made it, and sees to it that there is one daemon. */
+	if (daemon->listen_fd >= 0)
+		return 0;
 	if (strlen(daemon->config.socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return okv_error_set(err, -EINVAL, "socket %.64s...: a path has at most %zu characters",
 				     daemon->config.socket, sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
@@ -167,12 +170,25 @@ int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 	ret = check_dir(dir, err);
 	if (!ret)
 		ret = lock_socket(daemon, err);
-	if (!ret && daemon->listen_fd < 0)
+	if (!ret)
 		ret = make_socket(daemon, err);
 	return ret;
 }
 
 /* ---- the pool --------------------------------------------------------------------------- */
+
+/* A large pool takes minutes to populate: the service manager is told that it goes on. */
+static void progress(void *opaque, uint64_t done_bytes, uint64_t total_bytes)
+{
+	struct okv_daemon *daemon = opaque;
+	uint64_t now = okv_server_now_ns();
+
+	if (now < daemon->told_ns + 1000000000u)
+		return;
+	daemon->told_ns = now;
+	okv_notify("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=populating the pool, %.0f %%",
+		   100.0 * (double)done_bytes / (double)total_bytes);
+}
 
 int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_fn notice, struct omnikv_error *err)
 {
@@ -181,7 +197,7 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 		.size = sizeof(config), .granule_bytes = (uint32_t)asked->granule_bytes, .numa = asked->numa,
 		.flags = (asked->with_hugetlb ? 0 : OMNIKV_POOL_F_NO_HUGETLB) |
 			 (asked->is_populated ? 0 : OMNIKV_POOL_F_NO_POPULATE),
-		.notice = notice,
+		.notice = notice, .progress = progress, .opaque = daemon,
 	};
 	struct omnikv_manager_config manager = { .size = sizeof(manager) };
 	struct omnikv_spill_config spill = {

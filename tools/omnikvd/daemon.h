@@ -12,6 +12,7 @@
 #include <omnikv/spill.h>
 
 #include "config.h"
+#include "notify.h"
 #include "provider.h"
 #include "server.h"
 
@@ -30,6 +31,7 @@ struct okv_daemon {
 	struct omnikv_spill		*spill;
 	struct okv_server		*server;
 	uint64_t			since_ns;
+	uint64_t			told_ns;	/* progress, last */
 	uint32_t			pool_service;
 	gid_t				gid;
 	bool				has_gid;
@@ -48,6 +50,12 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 /** Clients notice that the connection is gone, and nothing else: what they have outlives the daemon. */
 void okv_daemon_close(struct okv_daemon *daemon);
 
+/**
+ * okv_pool_adopt() - service_pool.c: go on with a peer of an earlier daemon
+ * @kept:      its connection, the server's where this succeeds
+ * @leases_fd: its lease table, or -1; stays the caller's
+ */
+int okv_pool_adopt(struct okv_daemon *daemon, const struct okv_kept *kept, int leases_fd);
 /** service_pool.c */
 extern const struct okv_service okv_pool_service;
 /** The client of the pool that this connection stands for, in this process; NULL: none, or the pool is the module's. */

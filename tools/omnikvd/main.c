@@ -11,19 +11,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <syslog.h>
 #include <unistd.h>
 
 #include <omnikv/version.h>
 
 #include "daemon.h"
+#include "error.h"
+#include "share.h"
 
 #define EXIT_DONE	0
 #define EXIT_FAILED	1
 #define EXIT_USAGE	2
 #define KEY_SETTING	1000
 #define SETTINGS_MAX	32
+#define STOP_SECONDS	8
 
 static struct okv_daemon omnikvd = { .listen_fd = -1, .lock_fd = -1 };
 static const char *config_path;
@@ -31,8 +36,11 @@ static const char *config_path;
 static void say(void *opaque, int priority, const char *line)
 {
 	(void)opaque;
-	(void)priority;
-	fprintf(stderr, "omnikvd: %s\n", line);
+	/* The journal reads the priority; people do not. */
+	if (getenv("JOURNAL_STREAM"))
+		fprintf(stderr, "<%d>%s\n", priority, line);
+	else
+		fprintf(stderr, "omnikvd: %s\n", line);
 }
 
 static void complain(void *opaque, const char *line)
@@ -121,53 +129,199 @@ static void parse(int argc, char **argv, struct overrides *overrides)
 
 /* ---- signals ---------------------------------------------------------------------------- */
 
-static void signal_ready(struct okv_server *server, int fd, void *opaque)
-{
-	struct signalfd_siginfo info;
+/* The loop is woken by this; what for stands beside it. */
+static int event_fd = -1;
+static volatile sig_atomic_t has_to_end, has_to_reload;
+static struct overrides overrides;
 
-	(void)opaque;
-	while (read(fd, &info, sizeof(info)) == sizeof(info))
-		if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
-			okv_server_stop(server);
+static void on_signal(int number)
+{
+	const uint64_t one = 1;
+	int error = errno;
+
+	if (number == SIGALRM)
+		_exit(EXIT_FAILED);
+	if (number == SIGHUP) {
+		has_to_reload = 1;
+	} else {
+		/* Whatever holds the loop up: nothing is lost by ending hard. */
+		alarm(STOP_SECONDS);
+		has_to_end = 1;
+	}
+	if (write(event_fd, &one, sizeof(one)) < 0)
+		errno = error;
+	errno = error;
+}
+
+static void reload(struct okv_daemon *daemon)
+{
+	struct okv_daemon_config fresh = { 0 };
+	const char *fixed;
+
+	okv_notify("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)okv_server_now_ns() / 1000);
+	if (read_settings(&overrides, &fresh)) {
+		say(NULL, LOG_ERR, "the settings stay as they were");
+	} else {
+		fixed = okv_config_reload(&daemon->config, &fresh);
+		if (fixed) {
+			char line[160];
+
+			snprintf(line, sizeof(line), "%s cannot change while the daemon runs; restart it", fixed);
+			say(NULL, LOG_WARNING, line);
+		}
+		say(NULL, LOG_INFO, "settings read again");
+	}
+	okv_config_fini(&fresh);
+	okv_notify("READY=1");
+}
+
+static void event_ready(struct okv_server *server, int fd, void *opaque)
+{
+	uint64_t nr;
+
+	if (read(fd, &nr, sizeof(nr)) != sizeof(nr))
+		return;
+	if (has_to_reload) {
+		has_to_reload = 0;
+		reload(opaque);
+	}
+	if (has_to_end)
+		okv_server_stop(server);
 }
 
 static int catch_signals(void)
 {
-	sigset_t set;
+	static const int numbers[] = { SIGTERM, SIGINT, SIGHUP, SIGALRM };
+	struct sigaction action = { .sa_handler = on_signal };
+	size_t i;
 
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	signal(SIGPIPE, SIG_IGN);
-	if (sigprocmask(SIG_BLOCK, &set, NULL))
+	event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (event_fd < 0)
 		return -errno;
-	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		if (sigaction(numbers[i], &action, NULL))
+			return -errno;
+	return 0;
 }
+
+/* ---- the watchdog ----------------------------------------------------------------------- */
+
+static uint64_t watchdog_tick(struct okv_server *server, uint64_t now_ns)
+{
+	uint64_t every_ns = okv_notify_watchdog_ns();
+
+	(void)server;
+	if (!every_ns)
+		return UINT64_MAX;
+	okv_notify("WATCHDOG=1");
+	return now_ns + every_ns;
+}
+
+static const struct okv_service watchdog = { .tick = watchdog_tick };
+
+/* ---- descriptors of an earlier life ----------------------------------------------------- */
+
+static struct okv_kept kept[OKV_KEPT_MAX];
+static int nr_kept;
+
+static int kept_fd(enum okv_kept_kind kind, uint32_t client_id)
+{
+	int i;
+
+	for (i = 0; i < nr_kept; i++)
+		if (kept[i].kind == kind && kept[i].client_id == client_id)
+			return kept[i].fd;
+	return -1;
+}
+
+/* The unit says where it listens, whatever the settings say. */
+static int take_socket(struct okv_daemon *daemon, int fd)
+{
+	struct sockaddr_un addr = { 0 };
+	socklen_t len = sizeof(addr);
+	char *path;
+
+	if (getsockname(fd, (struct sockaddr *)&addr, &len))
+		return -errno;
+	path = strndup(addr.sun_path, sizeof(addr.sun_path));
+	if (!path)
+		return -ENOMEM;
+	free(daemon->config.socket);
+	daemon->config.socket = path;
+	daemon->listen_fd = fd;
+	return 0;
+}
+
+/* Peers go on where they were; what cannot is dropped, and its client comes back by itself. */
+static void adopt_peers(struct okv_daemon *daemon)
+{
+	int i, nr = 0;
+	char line[80];
+
+	for (i = 0; i < nr_kept; i++) {
+		if (kept[i].kind != OKV_KEPT_PEER)
+			continue;
+		if (okv_pool_adopt(daemon, &kept[i], kept_fd(OKV_KEPT_LEASES, kept[i].client_id))) {
+			okv_notify_drop(&kept[i]);
+			close(kept[i].fd);
+		} else {
+			nr++;
+		}
+	}
+	for (i = 0; i < nr_kept; i++)
+		if (kept[i].kind == OKV_KEPT_LEASES || kept[i].kind == OKV_KEPT_NONE || kept[i].kind == OKV_KEPT_POOL)
+			close(kept[i].fd);
+	snprintf(line, sizeof(line), "goes on with %d connections", nr);
+	if (nr)
+		say(NULL, LOG_INFO, line);
+}
+
+/* ---- a life ----------------------------------------------------------------------------- */
 
 static int serve(struct omnikv_error *err)
 {
 	struct okv_daemon *daemon = &omnikvd;
-	int signal_fd = catch_signals(), ret;
+	int fd, ret;
 
-	ret = signal_fd < 0 ? signal_fd : okv_daemon_find_group(daemon, err);
+	signal(SIGPIPE, SIG_IGN);
+	nr_kept = okv_notify_kept(kept, OKV_KEPT_MAX);
+	if (nr_kept < 0)
+		return okv_error_set(err, nr_kept, "descriptors of the service manager: %s", strerror(-nr_kept));
+	fd = kept_fd(OKV_KEPT_LISTEN, 0);
+	ret = fd < 0 ? 0 : take_socket(daemon, fd);
+	if (!ret)
+		ret = okv_daemon_find_group(daemon, err);
 	if (!ret)
 		ret = okv_daemon_open_socket(daemon, err);
 	if (!ret)
-		ret = okv_daemon_open_pool(daemon, -1, notice, err);
+		ret = okv_daemon_open_pool(daemon, kept_fd(OKV_KEPT_POOL, 0), notice, err);
+	/* Until here a signal may end it as it ends any program. */
+	if (!ret)
+		ret = catch_signals();
 	if (!ret)
 		ret = okv_daemon_serve(daemon, say, err);
 	if (!ret)
-		ret = okv_server_watch(daemon->server, signal_fd, signal_ready, NULL);
-	if (!ret)
-		ret = okv_server_run(daemon->server);
+		ret = okv_server_watch(daemon->server, event_fd, event_ready, daemon);
+	if (ret)
+		goto out;
+	if (daemon->spec.kind == OKV_PROVIDER_EMBEDDED && !daemon->spec.name) {
+		struct okv_kept pool = { .kind = OKV_KEPT_POOL, .fd = okv_share_fd(daemon->pool) };
+
+		if (kept_fd(OKV_KEPT_POOL, 0) < 0)
+			okv_notify_keep(&pool);
+	}
+	adopt_peers(daemon);
+	okv_server_add(daemon->server, &watchdog);
+	okv_notify("READY=1\nSTATUS=serving %s", daemon->config.socket);
+	ret = okv_server_run(daemon->server);
+	okv_notify("STOPPING=1");
+out:
 	okv_daemon_close(daemon);
 	return ret;
 }
 
 int main(int argc, char **argv)
 {
-	struct overrides overrides = { { NULL } };
 	struct omnikv_error err = { "" };
 	int ret;
 

@@ -224,12 +224,12 @@ static void peer_end(struct okv_peer *peer, bool is_crash)
 		return;
 	peer->state = OKV_PEER_GONE;
 	source_del(server, peer->source);
-	close(peer->fd);
-	peer->fd = -1;
 	packets_free(peer);
 	for (i = 0; i < server->nr_services; i++)
 		if (server->services[i]->peer_end)
 			server->services[i]->peer_end(server, peer, is_crash);
+	close(peer->fd);
+	peer->fd = -1;
 	server->nr_peers--;
 	server->has_gone = true;
 }
@@ -273,17 +273,34 @@ static struct okv_peer *peer_new(struct okv_server *server, int fd)
 }
 
 struct okv_peer *okv_server_adopt(struct okv_server *server, int fd, uint32_t version, uint64_t features,
-				  const char *program)
+				  uint64_t number)
 {
-	struct okv_peer *peer = peer_new(server, fd);
+	struct okv_peer *peer;
+	char path[32];
+	ssize_t n = -1;
+	int comm;
 
+	/* As accept4() left it; the descriptor came from outside. */
+	if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK))
+		return NULL;
+	peer = peer_new(server, fd);
 	if (!peer)
 		return NULL;
 	peer->state = OKV_PEER_GREETED;
 	peer->version = version;
 	peer->features = features;
+	peer->number = number;
+	if (number > server->last_number)
+		server->last_number = number;
 	peer->deadline_ns = UINT64_MAX;
-	snprintf(peer->program, sizeof(peer->program), "%s", program);
+	snprintf(path, sizeof(path), "/proc/%d/comm", peer->cred.pid);
+	comm = open(path, O_RDONLY | O_CLOEXEC);
+	if (comm >= 0) {
+		n = read(comm, peer->program, sizeof(peer->program) - 1);
+		close(comm);
+	}
+	peer->program[n > 0 ? n : 0] = '\0';
+	peer->program[strcspn(peer->program, "\n")] = '\0';
 	return peer;
 }
 
@@ -703,12 +720,34 @@ int okv_server_turn(struct okv_server *server, int timeout_ms)
 	return 0;
 }
 
+/* What peers are owed by now; nothing new is read. */
+static void drain(struct okv_server *server, uint32_t ms)
+{
+	uint64_t end = okv_server_now_ns() + ms * 1000000ull;
+	struct timespec pause = { 0, 5000000 };
+	struct okv_peer *peer;
+	bool is_owed;
+
+	do {
+		is_owed = false;
+		for (peer = server->peers; peer; peer = peer->next) {
+			if (peer->state == OKV_PEER_GONE || !peer->out)
+				continue;
+			peer_drain(peer);
+			is_owed |= peer->state != OKV_PEER_GONE && peer->out;
+		}
+		if (is_owed)
+			nanosleep(&pause, NULL);
+	} while (is_owed && okv_server_now_ns() < end);
+}
+
 int okv_server_run(struct okv_server *server)
 {
 	int ret = 0;
 
 	while (!server->is_stopping && !ret)
 		ret = okv_server_turn(server, -1);
+	drain(server, OKV_STOP_MS);
 	return ret;
 }
 

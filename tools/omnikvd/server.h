@@ -27,6 +27,8 @@
 #define OKV_HELLO_MS		5000u
 /** Time for a peer to take its replies. */
 #define OKV_DRAIN_MS		5000u
+/** Time for all peers together to take what is theirs when the daemon ends. */
+#define OKV_STOP_MS		1000u
 /** Frames that wait for a peer to take them; one more closes it. */
 #define OKV_QUEUE_MAX		64u
 #define OKV_SERVICES_MAX	8u
@@ -152,9 +154,9 @@ int okv_server_listen(struct okv_server *server, int fd);
 int okv_server_watch(struct okv_server *server, int fd, void (*ready)(struct okv_server *server, int fd, void *opaque),
 		     void *opaque);
 void okv_server_unwatch(struct okv_server *server, int fd);
-/** A connection from an earlier life of the daemon, past HELLO. @fd is the server's then. NULL: no memory. */
+/** A connection from an earlier life of the daemon, past HELLO, under its old number. @fd is the server's then. NULL: no memory. */
 struct okv_peer *okv_server_adopt(struct okv_server *server, int fd, uint32_t version, uint64_t features,
-				  const char *program);
+				  uint64_t number);
 /** Serve until okv_server_stop(). */
 int okv_server_run(struct okv_server *server);
 /** From a handler or a watch: the loop ends after this turn. */

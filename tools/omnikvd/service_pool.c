@@ -26,8 +26,10 @@ static uint64_t look_ns = LOOK_MIN_NS;
 /* What a connection has of the pool. */
 struct okv_attachment {
 	struct omnikv_client	*client;	/* NULL: the module's pool, or a look alone */
-	bool			is_look;
+	uint32_t		flags;		/* OKV_WIRE_ATTACH_F_* */
 };
+
+#define IS_LOOK(attachment)	((attachment)->flags & OKV_WIRE_ATTACH_F_LOOK)
 
 static struct okv_daemon *daemon_of(struct okv_server *server)
 {
@@ -92,6 +94,61 @@ static int attachment_new(struct okv_daemon *daemon, struct okv_peer *peer, stru
 	return *out ? 0 : -ENOMEM;
 }
 
+static struct okv_kept kept_of(const struct okv_peer *peer, const struct okv_attachment *attachment)
+{
+	return (struct okv_kept) {
+		.kind = OKV_KEPT_PEER, .fd = peer->fd, .version = peer->version, .features = peer->features,
+		.client_id = attachment->client ? okv_embedded_client(attachment->client)->id : 0,
+		.flags = attachment->flags, .number = peer->number,
+	};
+}
+
+/* From now on the next daemon goes on with it. */
+static void set_attachment(struct okv_daemon *daemon, struct okv_peer *peer, struct okv_attachment *attachment)
+{
+	struct okv_kept kept = kept_of(peer, attachment);
+
+	peer->data[daemon->pool_service] = attachment;
+	if (attachment->client) {
+		struct okv_kept leases = {
+			.kind = OKV_KEPT_LEASES, .fd = okv_share_leases_fd(attachment->client), .client_id = kept.client_id,
+		};
+
+		okv_notify_keep(&leases);
+	}
+	okv_notify_keep(&kept);
+}
+
+int okv_pool_adopt(struct okv_daemon *daemon, const struct okv_kept *kept, int leases_fd)
+{
+	struct okv_attachment *attachment;
+	struct okv_peer *peer;
+	int ret = 0, leases;
+
+	attachment = calloc(1, sizeof(*attachment));
+	if (!attachment)
+		return -ENOMEM;
+	attachment->flags = kept->flags & OKV_WIRE_ATTACH_F_ALL;
+	if (kept->client_id) {
+		leases = leases_fd < 0 ? -1 : fcntl(leases_fd, F_DUPFD_CLOEXEC, 3);
+		ret = leases < 0 ? -ENOENT :
+		      okv_share_reattach(daemon->pool, kept->client_id,
+					 kept->flags & OKV_WIRE_ATTACH_F_MANAGER ? OMNIKV_CLIENT_F_MANAGER : 0, -1,
+					 leases, &attachment->client);
+		if (ret && leases >= 0)
+			close(leases);
+	}
+	peer = ret ? NULL : okv_server_adopt(daemon->server, kept->fd, kept->version, kept->features, kept->number);
+	if (!peer) {
+		if (attachment->client)
+			okv_share_detach(attachment->client);
+		free(attachment);
+		return ret ? ret : -ENOMEM;
+	}
+	peer->data[daemon->pool_service] = attachment;
+	return 0;
+}
+
 /* Memory for who only looks: to read and write, and to read. */
 static int look_fds(struct okv_daemon *daemon, struct okv_reply *reply)
 {
@@ -126,7 +183,7 @@ static int handle_attach(struct okv_server *server, const struct okv_request *re
 		return okv_error_set(&reply->err, ret, "this connection has attached already");
 	if (ret)
 		return ret;
-	attachment->is_look = is_look;
+	attachment->flags = attach->flags;
 	if (is_kmod)
 		ret = is_manager && daemon->manager ? -EBUSY : 0;
 	else if (is_look)
@@ -138,7 +195,7 @@ static int handle_attach(struct okv_server *server, const struct okv_request *re
 		return okv_error_set(&reply->err, ret, ret == -EBUSY ? "the pool has a manager already" :
 				     "the daemon is short of memory or descriptors: %s", strerror(-ret));
 	}
-	req->peer->data[daemon->pool_service] = attachment;
+	set_attachment(daemon, req->peer, attachment);
 	describe(daemon, attachment->client, reply->payload);
 	reply->length = sizeof(struct okv_wire_attached);
 	if (!attachment->client)
@@ -202,10 +259,21 @@ static int handle_reattach(struct okv_server *server, const struct okv_request *
 		free(attachment);
 		return okv_error_set(&reply->err, ret, "client %u cannot go on: %s", again->client_id, strerror(-ret));
 	}
-	req->peer->data[daemon->pool_service] = attachment;
+	attachment->flags = again->flags;
+	set_attachment(daemon, req->peer, attachment);
 	describe(daemon, attachment->client, reply->payload);
 	reply->length = sizeof(struct okv_wire_attached);
 	return 0;
+}
+
+static void drop_kept(const struct okv_peer *peer, const struct okv_attachment *attachment)
+{
+	struct okv_kept kept = kept_of(peer, attachment);
+
+	okv_notify_drop(&kept);
+	kept.kind = OKV_KEPT_LEASES;
+	if (attachment->client)
+		okv_notify_drop(&kept);
 }
 
 /* The process may live on; the timer looks whether it does. */
@@ -214,9 +282,11 @@ static void peer_end(struct okv_server *server, struct okv_peer *peer, bool is_c
 	struct okv_daemon *daemon = daemon_of(server);
 	struct okv_attachment *attachment = attachment_of(daemon, peer);
 
-	(void)is_crash;
 	if (!attachment)
 		return;
+	/* At a shutdown both stay for the next daemon. */
+	if (is_crash)
+		drop_kept(peer, attachment);
 	if (attachment->client) {
 		okv_share_detach(attachment->client);
 		look_ns = LOOK_MIN_NS;
@@ -459,7 +529,7 @@ static int handle_status(struct okv_server *server, const struct okv_request *re
 		/* What they hold of the module's pool is the module's to tell. */
 		for (peer = okv_server_peers(server); peer; peer = peer->next) {
 			attachment = attachment_of(daemon, peer);
-			if (peer->state == OKV_PEER_GONE || !attachment || attachment->is_look)
+			if (peer->state == OKV_PEER_GONE || !attachment || IS_LOOK(attachment))
 				continue;
 			next = roll_next(&roll);
 			if (next)
