@@ -18,6 +18,9 @@
 /** Most blocks of one request: a leaf of a block table. */
 #define OKV_AUTHORITY_BLOCKS	64u
 
+/** Most blocks that one answer describes. */
+#define OKV_FOUND_BLOCKS	256u
+
 struct okv_authority;
 
 /**
@@ -31,8 +34,8 @@ struct okv_found {
 	uint64_t		nr_hit;
 	uint32_t		tail_tokens;
 	uint32_t		nr;
-	struct omnikv_extent	extents[OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX];
-	uint32_t		crcs[OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX];
+	struct omnikv_extent	extents[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
+	uint32_t		crcs[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
 };
 
 /** Also where a hit could not end, for want of a state: what a commit need not bring. */
@@ -41,9 +44,9 @@ struct okv_found {
 /** What became of a block that was to be published. */
 enum okv_published {
 	OKV_PUBLISHED_NOT,	/* it is as it was: an earlier one failed */
-	OKV_PUBLISHED_NEW,	/* its extents are SEALED, the authority's, and leased once by the client */
+	OKV_PUBLISHED_NEW,	/* its extents are SEALED, the authority's, and held once by the client */
 	OKV_PUBLISHED_THERE,	/* the authority has this block already; the extents are as they were */
-	OKV_PUBLISHED_ADRIFT,	/* leased and SEALED as if NEW, but not to be found: it goes with the lease */
+	OKV_PUBLISHED_ADRIFT,	/* held as if NEW, but not to be found: it goes with the hold */
 };
 
 /**
@@ -87,11 +90,14 @@ struct okv_use {
  * @attach:     add the state of @group (PRIVATE) to a block that lacks it: SEALED, the authority's and leased
  *              afterwards. -ENODATA: the extent is no longer the caller's, and not leased. -EEXIST: there is one,
  *              this and other errors leave the extent as it was. Inside a visit
+ * @is_idle:    no transfer of this client is on an extent of its own. Inside a visit
  * @use:        tell of a lookup; may be dropped
  * @distrust:   the bytes of the block @key are not those that were committed
  * @make_room:  have @nr_granules free in the pool. -ENOSPC: what could leave would not do
  * @can_room:   1: it could, 0: not now
  * @reset:      drop all that nothing holds; how many blocks
+ * @promise:    these blocks are being computed here, for so long; 0: not any more. NULL: -EOPNOTSUPP
+ * @wait:       1: the block is cached; 0: nobody computes it; -ETIME. NULL: -EOPNOTSUPP
  */
 struct okv_authority_ops {
 	int (*space_open)(struct okv_authority *auth, const struct omnikv_namespace *ns, const struct omnikv_plan *plan,
@@ -103,18 +109,28 @@ struct okv_authority_ops {
 	int (*publish)(struct okv_authority *auth, void *remote, const struct okv_publication *pub);
 	int (*attach)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t group,
 		      const struct omnikv_extent *extent, uint32_t crc);
+	bool (*is_idle)(struct okv_authority *auth, const struct omnikv_extent *extent);
 	void (*use)(struct okv_authority *auth, void *remote, const struct okv_use *use);
 	void (*distrust)(struct okv_authority *auth, void *remote, const struct omnikv_key *key);
 	int (*make_room)(struct okv_authority *auth, uint64_t nr_granules);
 	int (*can_room)(struct okv_authority *auth, uint64_t nr_granules);
 	int64_t (*reset)(struct okv_authority *auth);
+	int (*promise)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
+		       uint32_t timeout_ms);
+	int (*wait)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t timeout_ms);
 	void (*destroy)(struct okv_authority *auth);
 };
 
-/** @client: whose leases and PRIVATE extents these are; begins each implementation's own struct. */
+/**
+ * struct okv_authority - begins each implementation's own struct
+ * @client:    whose leases and PRIVATE extents these are
+ * @holds_ios: whoever publishes holds the extents by omnikv_extent_io_get() before and for as long as it uses
+ *             them, instead of getting a lease: so they stay whatever becomes of the authority meanwhile
+ */
 struct okv_authority {
 	const struct okv_authority_ops	*ops;
 	struct omnikv_client		*client;
+	bool				holds_ios;
 };
 
 /**

@@ -64,13 +64,20 @@ static int local_find(struct okv_authority *auth, void *remote, const struct omn
 
 static int local_publish(struct okv_authority *auth, void *remote, const struct okv_publication *pub)
 {
-	return is_gone(auth) ? -ENOTCONN : okv_session_publish(remote, auth->client, pub);
+	return is_gone(auth) ? -ENOTCONN : okv_session_publish(remote, auth->client, false, pub);
 }
 
 static int local_attach(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t group,
 			const struct omnikv_extent *extent, uint32_t crc)
 {
-	return is_gone(auth) ? -ENOTCONN : okv_session_attach(remote, auth->client, key, group, extent, crc);
+	return is_gone(auth) ? -ENOTCONN : okv_session_attach(remote, auth->client, false, key, group, extent, crc);
+}
+
+static bool local_is_idle(struct okv_authority *auth, const struct omnikv_extent *extent)
+{
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+
+	return !omnikv_extent_query(auth->client, extent, &info) && !info.nr_refs;
 }
 
 static void local_use(struct okv_authority *auth, void *remote, const struct okv_use *use)
@@ -124,6 +131,7 @@ static const struct okv_authority_ops local_ops = {
 	.find		= local_find,
 	.publish	= local_publish,
 	.attach		= local_attach,
+	.is_idle	= local_is_idle,
 	.use		= local_use,
 	.distrust	= local_distrust,
 	.make_room	= local_make_room,

@@ -51,14 +51,6 @@ static void *okv_commit_addr(const struct okv_commit *commit, const struct omnik
 	return manager->base + extent->granule * manager->granule_bytes;
 }
 
-/* No transfer is on it? */
-static bool okv_commit_is_idle(const struct okv_commit *commit, const struct omnikv_extent *extent)
-{
-	struct omnikv_extent_info info = { .size = sizeof(info) };
-
-	return !omnikv_extent_query(commit->visit.manager->client, extent, &info) && !info.nr_refs;
-}
-
 static uint32_t okv_commit_sum(const struct okv_commit *commit, uint32_t slot, uint32_t group)
 {
 	const struct omnikv_plan *plan = &commit->seq->space->plan->plan;
@@ -73,7 +65,7 @@ static void okv_commit_attach_there(struct okv_commit *commit, uint32_t slot, ui
 	struct omnikv_extent *extent = &okv_commit_extents(commit, slot)[group];
 	int ret;
 
-	if (!okv_commit_is_idle(commit, extent))
+	if (!okv_import_is_idle(commit->visit.manager, extent))
 		return;
 	ret = okv_import_attach(commit->seq->space, entry, group, extent, okv_commit_sum(commit, slot, group));
 	if (ret && ret != -ENODATA)
@@ -234,7 +226,7 @@ static int okv_commit_seal(struct okv_commit *commit)
 	ret = -OKV_FAILPOINT("commit.seal");
 	if (okv_is_attached(commit->visit.manager)) {
 		for (uint32_t i = 0; i < nr_extents && !ret; i++)
-			ret = okv_commit_is_idle(commit, &extents[i]) ? 0 : -EBUSY;
+			ret = okv_import_is_idle(commit->visit.manager, &extents[i]) ? 0 : -EBUSY;
 	} else if (!ret && nr_extents)
 		ret = omnikv_extent_seal(commit->visit.manager->client, extents, nr_extents);
 	if (ret)

@@ -16,6 +16,7 @@
 #include "provider.h"
 
 #define RELEASES_MAX	256u
+#define FREE_BATCH	1024u
 /* Commits that wait for an authority: beyond this the oldest are no longer published. */
 #define QUEUE_BLOCKS_MAX	65536u
 #define QUEUE_TRIES_MAX		16u
@@ -89,6 +90,17 @@ static void disown(struct okv_shelf *shelf, uint32_t entry)
 	shelf->owned[entry / 64] &= ~(1ull << (entry % 64));
 }
 
+/* It was published, and is held by counts of transfers. True, and it is not any more. */
+static bool take_held(struct okv_shelf *shelf, uint32_t entry)
+{
+	uint64_t bit = 1ull << (entry % 64);
+
+	if (entry >= shelf->nr_owned_ids || !(shelf->held[entry / 64] & bit))
+		return false;
+	shelf->held[entry / 64] &= ~bit;
+	return true;
+}
+
 void okv_import_trim(struct okv_shelf *shelf, uint32_t entry)
 {
 	struct omnikv_extent extents[OKV_INDEX_GROUPS_MAX];
@@ -96,19 +108,26 @@ void okv_import_trim(struct okv_shelf *shelf, uint32_t entry)
 	struct okv_index_info info;
 
 	while (entry != OKV_ENTRY_NONE && !okv_index_get(shelf->index, entry, &info)) {
-		bool is_owned = okv_shelf_is_owned(shelf, entry);
+		bool is_owned = okv_shelf_is_owned(shelf, entry), is_held;
 
 		if (okv_index_remove(shelf->index, entry, extents))
 			return;
-		if (is_owned) {
+		is_held = take_held(shelf, entry);
+		if (is_owned)
 			disown(shelf, entry);
-			for (uint32_t g = 0; g < shelf->nr_groups; g++) {
-				shelf->nr_granules -= extents[g].nr_granules;
-				if (extents[g].nr_granules && omnikv_extent_free(manager->client, &extents[g], 1))
-					manager->stats.extents_lost++;
-			}
-		} else {
-			release(manager, extents, shelf->nr_groups);
+		for (uint32_t g = 0; g < shelf->nr_groups; g++) {
+			if (!extents[g].nr_granules)
+				continue;
+			if (is_held)
+				omnikv_extent_io_put(manager->client, &extents[g], 1);
+			else if (!is_owned)
+				release(manager, &extents[g], 1);
+			if (!is_owned)
+				continue;
+			shelf->nr_granules -= extents[g].nr_granules;
+			/* One that is held may be the authority's by now, which has not been able to say so. */
+			if (omnikv_extent_free(manager->client, &extents[g], 1) && !is_held)
+				manager->stats.extents_lost++;
 		}
 		entry = info.parent;
 	}
@@ -122,12 +141,17 @@ int okv_import_prepare(struct okv_shelf *shelf, uint32_t nr)
 
 	if (nr_ids > shelf->nr_owned_ids) {
 		uint32_t nr_new = (nr_ids + nr_ids / 2 + 64) / 64 * 64;
-		uint64_t *owned = realloc(shelf->owned, nr_new / 8);
+		uint64_t *owned = realloc(shelf->owned, nr_new / 8), *held;
 
 		if (!owned)
 			return -ENOMEM;
-		memset(owned + shelf->nr_owned_ids / 64, 0, (nr_new - shelf->nr_owned_ids) / 8);
 		shelf->owned = owned;
+		held = realloc(shelf->held, nr_new / 8);
+		if (!held)
+			return -ENOMEM;
+		memset(owned + shelf->nr_owned_ids / 64, 0, (nr_new - shelf->nr_owned_ids) / 8);
+		memset(held + shelf->nr_owned_ids / 64, 0, (nr_new - shelf->nr_owned_ids) / 8);
+		shelf->held = held;
 		shelf->nr_owned_ids = nr_new;
 	}
 	return 0;
@@ -216,6 +240,11 @@ int okv_import_attach(struct omnikv_space *space, uint32_t entry, uint32_t group
 	return 0;
 }
 
+bool okv_import_is_idle(struct omnikv_manager *manager, const struct omnikv_extent *extent)
+{
+	return manager->imports->auth->ops->is_idle(manager->imports->auth, extent);
+}
+
 /* ---- publishing ----------------------------------------------------------------------------- */
 
 /* A copy of what is to be published, since nothing is locked meanwhile; its pin keeps what it names. */
@@ -276,6 +305,28 @@ static void publishing_fill(const struct okv_queued *queued, struct okv_publishi
 	out->pub.published = out->published;
 }
 
+/* Inside a visit: hold what is to be published, where the authority asks for that. */
+static int publishing_hold(struct okv_authority *auth, struct okv_shelf *shelf, const struct okv_publishing *pub)
+{
+	for (uint32_t i = 0; i < pub->nr_ids && auth->holds_ios; i++) {
+		uint64_t bit = 1ull << (pub->ids[i] % 64);
+		struct omnikv_extent list[OMNIKV_GROUPS_MAX];
+		uint32_t nr = 0;
+		int ret;
+
+		if (shelf->held[pub->ids[i] / 64] & bit)
+			continue;
+		for (uint32_t g = 0; g < shelf->nr_groups; g++)
+			if (pub->extents[i * shelf->nr_groups + g].nr_granules)
+				list[nr++] = pub->extents[i * shelf->nr_groups + g];
+		ret = omnikv_extent_io_get(auth->client, list, nr);
+		if (ret)
+			return ret;
+		shelf->held[pub->ids[i] / 64] |= bit;
+	}
+	return 0;
+}
+
 /* Inside a visit: what came of it. Blocks that the authority has already stay ours for as long as they are used. */
 static void publishing_apply(struct omnikv_manager *manager, struct okv_queued *queued,
 			     const struct okv_publishing *done)
@@ -309,13 +360,15 @@ static bool flush_one(struct omnikv_manager *manager, struct okv_publishing *pub
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
 	queued = imports->first;
-	if (queued)
+	if (queued) {
 		publishing_fill(queued, pub);
+		ret = publishing_hold(imports->auth, queued->pin.shelf, pub);
+	}
 	okv_visit_leave(&visit);
 	if (!queued)
 		return false;
 
-	if (pub->nr_ids) {
+	if (pub->nr_ids && !ret) {
 		ret = -OKV_FAILPOINT("import.publish");
 		if (!ret)
 			ret = imports->auth->ops->publish(imports->auth, queued->space->remote, &pub->pub);
@@ -617,6 +670,30 @@ int okv_import_can_room(struct omnikv_manager *manager, uint64_t nr_granules)
 	return manager->imports->auth->ops->can_room(manager->imports->auth, nr_granules);
 }
 
+int omnikv_space_promise(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, uint32_t timeout_ms)
+{
+	struct okv_authority *auth;
+
+	if (!space || !okv_keys_are_valid(keys, nr_keys, NULL) || timeout_ms > OMNIKV_PROMISE_MS_MAX)
+		return -EINVAL;
+	if (!space->manager->imports || !space->manager->imports->auth->ops->promise)
+		return -EOPNOTSUPP;
+	auth = space->manager->imports->auth;
+	return auth->ops->promise(auth, space->remote, keys, nr_keys, timeout_ms);
+}
+
+int omnikv_space_wait(struct omnikv_space *space, const struct omnikv_key *key, uint32_t timeout_ms)
+{
+	struct okv_authority *auth;
+
+	if (!space || !okv_keys_are_valid(key, 1, NULL) || timeout_ms > OMNIKV_PROMISE_MS_MAX)
+		return -EINVAL;
+	if (!space->manager->imports || !space->manager->imports->auth->ops->wait)
+		return -EOPNOTSUPP;
+	auth = space->manager->imports->auth;
+	return auth->ops->wait(auth, space->remote, key, timeout_ms);
+}
+
 /* ---- allocation ----------------------------------------------------------------------------- */
 
 /* Commits that wait take memory that somebody needs now: the oldest is no longer published. false: there is none. */
@@ -640,7 +717,9 @@ static bool sacrifice(struct omnikv_manager *manager)
 static void free_wants(struct omnikv_manager *manager, struct okv_want *wants, uint32_t nr_wants)
 {
 	for (uint32_t i = 0; i < nr_wants; i++) {
-		omnikv_extent_free(manager->client, wants[i].out, wants[i].count);
+		for (uint32_t k = 0; k < wants[i].count; k += FREE_BATCH)
+			omnikv_extent_free(manager->client, &wants[i].out[k],
+					   wants[i].count - k < FREE_BATCH ? wants[i].count - k : FREE_BATCH);
 		memset(wants[i].out, 0, wants[i].count * sizeof(wants[i].out[0]));
 	}
 }

@@ -93,6 +93,8 @@ void okv_import_own(struct okv_shelf *shelf, uint32_t entry);
 void okv_import_queue(struct omnikv_space *space, uint32_t entry, uint32_t nr_blocks, uint32_t nr);
 /** Blocks that wait to be published. */
 uint64_t okv_imports_queued(const struct omnikv_manager *manager);
+/** No transfer is on this extent of the client's own. */
+bool okv_import_is_idle(struct omnikv_manager *manager, const struct omnikv_extent *extent);
 /** See okv_authority_ops.attach; the local entry has the state as well. -EBUSY: not now. */
 int okv_import_attach(struct omnikv_space *space, uint32_t entry, uint32_t group, const struct omnikv_extent *extent,
 		      uint32_t crc);

@@ -936,6 +936,7 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 		manager->shelves = shelf->next;
 		okv_index_destroy(shelf->index);
 		free(shelf->owned);
+		free(shelf->held);
 		free(shelf);
 	}
 	while ((slab = manager->slabs)) {

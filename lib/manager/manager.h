@@ -39,6 +39,7 @@
  * @block_granules: most that one block of any of its namespaces takes
  * @nr_granules:    of all entries that are this manager's own
  * @owned:         attached managers: bit per entry id; its extents are PRIVATE of this client, not yet published
+ * @held:          held by a count of transfers (struct okv_authority): owned, or published since
  * @pins:          head of the list of active pins
  * @pin_blocks:    sum of their path lengths: at least the number of blocks that they protect
  */
@@ -54,6 +55,7 @@ struct okv_shelf {
 	uint64_t		pin_blocks;
 	uint64_t		nr_unpins;	/* that ever were */
 	uint64_t		*owned;
+	uint64_t		*held;
 	uint32_t		nr_owned_ids;
 };
 

@@ -18,9 +18,9 @@ int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, c
 		     size_t nr_keys, const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
 {
 	uint32_t nr_groups = space->shelf->nr_groups, nr_leases = 0;
-	struct omnikv_extent leases[OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX];
+	struct omnikv_extent leases[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
 	struct okv_index *index = space->shelf->index;
-	uint32_t ids[OKV_AUTHORITY_BLOCKS];
+	uint32_t ids[OKV_FOUND_BLOCKS];
 	struct okv_index_info info;
 	struct okv_index_hit hit;
 	struct okv_visit visit;
@@ -41,7 +41,7 @@ int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, c
 	/* Down from the last one: what lies behind the batch is passed over. */
 	entry = hit.entry;
 	for (position = hit.nr_blocks; position-- > first;) {
-		if (position - first < OKV_AUTHORITY_BLOCKS)
+		if (position - first < OKV_FOUND_BLOCKS)
 			ids[position - first] = entry;
 		if (okv_index_get(index, entry, &info)) {
 			ret = -ESTALE;
@@ -49,7 +49,7 @@ int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, c
 		}
 		entry = info.parent;
 	}
-	found->nr = hit.nr_blocks - first < OKV_AUTHORITY_BLOCKS ? hit.nr_blocks - first : OKV_AUTHORITY_BLOCKS;
+	found->nr = hit.nr_blocks - first < OKV_FOUND_BLOCKS ? hit.nr_blocks - first : OKV_FOUND_BLOCKS;
 	for (uint32_t i = 0; i < found->nr; i++) {
 		for (uint32_t g = 0; g < nr_groups; g++) {
 			struct omnikv_extent *extent = &found->extents[i * nr_groups + g];
@@ -108,9 +108,23 @@ static uint32_t list_extents(const struct omnikv_extent *extents, uint32_t nr_gr
 	return nr;
 }
 
+/* Is it the very block that this client published before, and was not told so? */
+static bool is_same_block(struct omnikv_space *space, uint32_t entry, const struct omnikv_extent *extents)
+{
+	struct omnikv_extent theirs;
+	uint32_t crc;
+
+	for (uint32_t g = 0; g < space->shelf->nr_groups; g++) {
+		okv_index_extent(space->shelf->index, entry, g, &theirs, &crc);
+		if (extents[g].nr_granules && memcmp(&theirs, &extents[g], sizeof(theirs)))
+			return false;
+	}
+	return true;
+}
+
 /* One block: 0 with @published and its entry. Inside a visit. */
 static int publish_one(struct okv_visit *visit, struct omnikv_space *space, struct omnikv_client *client,
-		       const struct okv_publication *pub, uint32_t i, uint32_t parent, uint32_t *entry)
+		       const struct okv_publication *pub, bool is_held, uint32_t i, uint32_t parent, uint32_t *entry)
 {
 	uint32_t nr_groups = space->shelf->nr_groups, nr;
 	struct omnikv_extent list[OMNIKV_GROUPS_MAX];
@@ -134,7 +148,8 @@ static int publish_one(struct okv_visit *visit, struct omnikv_space *space, stru
 		if (info.parent != parent || info.position != block.position || info.is_partial != (pub->tail_tokens != 0) ||
 		    (info.is_partial && info.nr_tokens != pub->tail_tokens))
 			return -EINVAL;
-		pub->published[i] = OKV_PUBLISHED_THERE;
+		pub->published[i] = is_held && is_same_block(space, *entry, block.extents) ? OKV_PUBLISHED_NEW :
+											     OKV_PUBLISHED_THERE;
 		okv_index_touch(space->shelf->index, *entry);
 		visit->manager->stats.blocks_deduplicated++;
 		return 0;
@@ -143,11 +158,14 @@ static int publish_one(struct okv_visit *visit, struct omnikv_space *space, stru
 	ret = -OKV_FAILPOINT("session.seal");
 	if (!ret)
 		ret = omnikv_extent_seal(client, list, nr);
+	/* An authority that ended before it could answer sealed it, and the next one gave up what nobody could find. */
+	if (ret == -ESTALE && is_held)
+		pub->published[i] = OKV_PUBLISHED_ADRIFT;
 	if (ret)
 		return ret;
 	/* Without memory to note the lease nothing may free the block: it stays SEALED until the next recovery. */
-	ret = -OKV_FAILPOINT("session.lease");
-	if (!ret)
+	ret = is_held ? 0 : -OKV_FAILPOINT("session.lease");
+	if (!ret && !is_held)
 		ret = omnikv_extent_lease(client, list, nr);
 	if (ret)
 		return ret;
@@ -169,7 +187,8 @@ static int publish_one(struct okv_visit *visit, struct omnikv_space *space, stru
 	return 0;
 }
 
-int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client, const struct okv_publication *pub)
+int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client, bool is_held,
+			const struct okv_publication *pub)
 {
 	uint32_t nr_groups = space->shelf->nr_groups, parent = OKV_ENTRY_NONE;
 	struct okv_visit visit;
@@ -188,14 +207,14 @@ int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client
 	okv_visit_enter(&visit);
 	ret = find_parent(space, pub, &parent);
 	for (uint32_t i = 0; i < pub->nr && !ret; i++)
-		ret = publish_one(&visit, space, client, pub, i, parent, &parent);
+		ret = publish_one(&visit, space, client, pub, is_held, i, parent, &parent);
 	okv_note_peak(space->manager);
 	okv_visit_leave(&visit);
 	return ret;
 }
 
-int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *key,
-		       uint32_t group, const struct omnikv_extent *extent, uint32_t crc)
+int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client, bool is_held,
+		       const struct omnikv_key *key, uint32_t group, const struct omnikv_extent *extent, uint32_t crc)
 {
 	struct okv_index *index = space->shelf->index;
 	struct omnikv_extent theirs;
@@ -220,7 +239,7 @@ int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client,
 	if (!ret) {
 		space->shelf->nr_granules += extent->nr_granules;
 		okv_note_peak(space->manager);
-		ret = omnikv_extent_lease(client, extent, 1) ? -ENODATA : 0;
+		ret = !is_held && omnikv_extent_lease(client, extent, 1) ? -ENODATA : 0;
 	} else {
 		okv_visit_give(&visit, extent);
 		ret = -ENODATA;

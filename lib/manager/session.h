@@ -18,10 +18,11 @@
  */
 int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *keys,
 		     size_t nr_keys, const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found);
-/** See okv_authority_ops. @client owns the extents, seals and leases them. */
-int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client, const struct okv_publication *pub);
-int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *key,
-		       uint32_t group, const struct omnikv_extent *extent, uint32_t crc);
+/** See okv_authority_ops. @client owns the extents, seals them, and leases them where it does not hold them already. */
+int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client, bool is_held,
+			const struct okv_publication *pub);
+int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client, bool is_held,
+		       const struct omnikv_key *key, uint32_t group, const struct omnikv_extent *extent, uint32_t crc);
 void okv_session_use(struct omnikv_space *space, const struct okv_use *use);
 void okv_session_distrust(struct omnikv_space *space, const struct omnikv_key *key);
 

@@ -278,6 +278,15 @@ static int okv_space_check(const struct omnikv_manager *manager, const struct om
 	return 0;
 }
 
+struct omnikv_space *okv_space_find_locked(const struct omnikv_manager *manager, const uint8_t identity[32])
+{
+	struct omnikv_space *space = manager->spaces[okv_space_bucket(identity)];
+
+	while (space && memcmp(space->identity, identity, sizeof(space->identity)))
+		space = space->next;
+	return space;
+}
+
 int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namespace *ns,
 		      const struct omnikv_plan *plan, struct omnikv_space **space, struct omnikv_error *notice)
 {

@@ -20,6 +20,9 @@ static inline void okv_space_put_locked(struct omnikv_space *space)
 	space->nr_opens--;
 }
 
+/** The namespace of this identity, or NULL. */
+struct omnikv_space *okv_space_find_locked(const struct omnikv_manager *manager, const uint8_t identity[32]);
+
 /** Free the namespaces, their plans and the shelves' list; nothing is open. */
 void okv_space_fini(struct omnikv_manager *manager);
 

@@ -84,15 +84,14 @@ void kv_world_open_spill(struct kv_world *world, enum kv_shape shape, uint32_t b
 	kv_world_open_config(world, shape, block_tokens, nr_blocks, &config);
 }
 
-void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
-			  const struct omnikv_manager_config *manager_config)
+/* Layout, plan and namespace of @shape. */
+static void kv_world_plan(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens)
 {
 	struct omnikv_plan_config config = {
 		.size = sizeof(config), .block_tokens = block_tokens, .granule_bytes = 4096,
 	};
 	struct omnikv_layout *layout = calloc(1, sizeof(*layout));
 	struct omnikv_error err = { "" };
-	char spec[32];
 
 	assert_non_null(layout);
 	memset(world, 0, sizeof(*world));
@@ -100,6 +99,21 @@ void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t 
 	if (omnikv_plan_make(layout, &config, &world->plan, &err))
 		fail_msg("%s", err.text);
 	free(layout);
+	world->ns = (struct omnikv_namespace){
+		.size = sizeof(world->ns), .tenant = "t", .weights = "w", .layout = &world->plan.layout,
+		.block_tokens = block_tokens,
+		/* Keys follow from all tokens before them; in one shape the manager is told so. */
+		.hash_algorithm = shape == KV_SHAPE_MIXED ? OMNIKV_HASH_FAST : OMNIKV_HASH_OPAQUE,
+	};
+}
+
+void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
+			  const struct omnikv_manager_config *manager_config)
+{
+	struct omnikv_error err = { "" };
+	char spec[32];
+
+	kv_world_plan(world, shape, block_tokens);
 	snprintf(spec, sizeof(spec), "%llu",
 		 (unsigned long long)(nr_blocks * (omnikv_plan_block_bytes(&world->plan) +
 						   omnikv_plan_checkpoint_bytes(&world->plan))));
@@ -108,12 +122,6 @@ void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t 
 	assert_int_equal(omnikv_client_open(world->pool, OMNIKV_CLIENT_F_MANAGER, &world->client), 0);
 	if (omnikv_manager_create(world->client, manager_config, &world->manager, &err))
 		fail_msg("%s", err.text);
-	world->ns = (struct omnikv_namespace){
-		.size = sizeof(world->ns), .tenant = "t", .weights = "w", .layout = &world->plan.layout,
-		.block_tokens = block_tokens,
-		/* Keys follow from all tokens before them; in one shape the manager is told so. */
-		.hash_algorithm = shape == KV_SHAPE_MIXED ? OMNIKV_HASH_FAST : OMNIKV_HASH_OPAQUE,
-	};
 	if (omnikv_space_open(world->manager, &world->ns, &world->plan, &world->space, &err))
 		fail_msg("%s", err.text);
 }
@@ -141,6 +149,18 @@ void kv_world_attach(struct kv_world *world, struct kv_world *base, struct okv_a
 		fail_msg("%s", err.text);
 }
 
+void kv_world_connect(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *socket,
+		      const struct omnikv_attach_config *config)
+{
+	struct omnikv_error err = { "" };
+
+	kv_world_plan(world, shape, block_tokens);
+	KV_MUST(!omnikv_manager_attach(socket, config, &world->manager, &err) || (puts(err.text), false));
+	world->pool = omnikv_client_pool(omnikv_manager_client(world->manager));
+	KV_MUST(!omnikv_space_open(world->manager, &world->ns, &world->plan, &world->space, &err) ||
+		(puts(err.text), false));
+}
+
 void kv_world_detach(struct kv_world *world)
 {
 	struct omnikv_manager_stats stats = { .size = sizeof(stats) };
@@ -152,7 +172,8 @@ void kv_world_detach(struct kv_world *world)
 	assert_int_equal(stats.extents_lost, 0);
 	omnikv_space_close(world->space);
 	omnikv_manager_destroy(world->manager);
-	omnikv_client_close(world->client);
+	if (world->client)
+		omnikv_client_close(world->client);
 }
 
 void kv_world_close(struct kv_world *world)

@@ -44,7 +44,10 @@ void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t 
 			  const struct omnikv_manager_config *config);
 /** Another client of @base's pool, whose manager asks that of @base in this process. The authority is for tests to break. */
 void kv_world_attach(struct kv_world *world, struct kv_world *base, struct okv_authority **auth);
-/** Checks, ends the manager and the client. Sequences are closed. */
+/** The same over a real omnikvd that serves @socket, in blocks of @shape. */
+void kv_world_connect(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *socket,
+		      const struct omnikv_attach_config *config);
+/** Checks, ends the manager and (of kv_world_attach()) the client. Sequences are closed. */
 void kv_world_detach(struct kv_world *world);
 /** Checks all invariants, closes, and checks that the pool has everything back. Sequences are closed. */
 void kv_world_close(struct kv_world *world);

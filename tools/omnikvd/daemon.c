@@ -246,7 +246,11 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 	ret = okv_server_create(&config, &daemon->server);
 	if (ret)
 		return okv_error_set(err, ret, "no memory for the server");
+	ret = okv_manager_service_begin(daemon->server);
+	if (ret)
+		return okv_error_set(err, ret, "no memory for the server");
 	daemon->pool_service = okv_server_add(daemon->server, &okv_pool_service);
+	daemon->manager_service = okv_server_add(daemon->server, &okv_manager_service);
 	okv_server_wake(daemon->server, 0);
 	ret = okv_server_listen(daemon->server, daemon->listen_fd);
 	return ret ? okv_error_set(err, ret, "socket: %s", strerror(-ret)) : 0;
@@ -256,6 +260,7 @@ void okv_daemon_close(struct okv_daemon *daemon)
 {
 	okv_server_destroy(daemon->server);
 	daemon->server = NULL;
+	okv_manager_service_end();
 	if (daemon->owns_socket)
 		unlink(daemon->config.socket);
 	if (daemon->listen_fd >= 0)

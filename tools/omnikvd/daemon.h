@@ -19,7 +19,7 @@
 /**
  * struct okv_daemon
  * @manager, @client: NULL where another process manages the pool
- * @pool_service:     number of the service, for peer->data
+ * @pool_service, @manager_service: numbers of the services, for peer->data
  * @listen_fd:        -1 at first, or as the service manager passed it
  */
 struct okv_daemon {
@@ -33,6 +33,7 @@ struct okv_daemon {
 	uint64_t			since_ns;
 	uint64_t			told_ns;	/* progress, last */
 	uint32_t			pool_service;
+	uint32_t			manager_service;
 	gid_t				gid;
 	bool				has_gid;
 	bool				owns_socket;
@@ -60,5 +61,10 @@ int okv_pool_adopt(struct okv_daemon *daemon, const struct okv_kept *kept, int l
 extern const struct okv_service okv_pool_service;
 /** The client of the pool that this connection stands for, in this process; NULL: none, or the pool is the module's. */
 struct omnikv_client *okv_peer_client(const struct okv_daemon *daemon, const struct okv_peer *peer);
+
+/** service_manager.c; begun before the first peer, ended after the last. */
+extern const struct okv_service okv_manager_service;
+int okv_manager_service_begin(struct okv_server *server);
+void okv_manager_service_end(void);
 
 #endif /* OKV_DAEMON_H */

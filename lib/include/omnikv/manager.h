@@ -63,7 +63,8 @@ OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct 
  * struct omnikv_attach_config - how to attach to omnikvd
  * @flags:         OMNIKV_ATTACH_F_*
  * @deadline_ms:   of each request to the daemon, 1 to 600,000; 0 is 1000
- * @reserve_bytes: of the pool, granted now and kept for appends while the daemon does not answer; 0: none
+ * @reserve_bytes: of the pool, had at omnikv_space_open() and kept for appends while the daemon does not answer, as far
+ *                 as the daemon allows; 0: 8 MiB
  * @name:          of this process in status and logs, at most 63 bytes; NULL: the program's name
  * @session:       number of the agent or conversation that this process serves; 0: none. What it uses counts as
  *                 that session's for hints of next use
@@ -144,6 +145,27 @@ OMNIKV_API uint64_t omnikv_match_blocks(const struct omnikv_match *match);	/* bl
 OMNIKV_API uint64_t omnikv_match_tokens(const struct omnikv_match *match);
 OMNIKV_API uint32_t omnikv_match_tail_tokens(const struct omnikv_match *match);
 OMNIKV_API void omnikv_match_put(struct omnikv_match *match);
+
+#define OMNIKV_PROMISE_MS_MAX	600000u
+
+/**
+ * omnikv_space_promise() - others can wait for these blocks instead of computing them too
+ * @keys:       [nr_keys] that this process computes now and is going to commit
+ * @timeout_ms: after which nobody waits any more, at most OMNIKV_PROMISE_MS_MAX; 0: not computed here any more
+ *
+ * A promise ends when its block is published, and with its process. Nothing else depends on it.
+ *
+ * Return: 0, or -EINVAL, -EOPNOTSUPP (the manager is not attached), -ENOTCONN, -ENOSPC (too many).
+ */
+OMNIKV_API int omnikv_space_promise(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+				    uint32_t timeout_ms);
+/**
+ * omnikv_space_wait() - wait for a block that another process computes
+ *
+ * Return: 1: it is cached; 0: it is not, and nobody computes it (any more); or -ETIME (somebody still does),
+ * -EINVAL, -EOPNOTSUPP, -ENOTCONN. One thread of a process waits at a time.
+ */
+OMNIKV_API int omnikv_space_wait(struct omnikv_space *space, const struct omnikv_key *key, uint32_t timeout_ms);
 
 /**
  * omnikv_admit() - will this request fit?

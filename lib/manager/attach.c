@@ -1,0 +1,782 @@
+// SPDX-License-Identifier: MIT
+/*
+ * An authority behind a connection: what an attached manager asks omnikvd. Any thread.
+ *
+ * Lookups read the catalog in the pool's memory (reader.h) and take their leases in shared memory; no
+ * frame is sent for a hit. Where the catalog cannot be read, or a spill store may have more, FIND asks.
+ *
+ * What is to be published is held by this client before the daemon hears of it. So whatever becomes of
+ * the daemon between sealing, inserting and answering, the bytes stay as they are: the request is
+ * repeated to the next daemon, which says what had been done.
+ */
+#include "manager/authority.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "conn.h"
+#include "embedded.h"
+#include "error.h"
+#include "failpoint.h"
+#include "manager/frames.h"
+#include "manager/import.h"
+#include "manager/reader.h"
+#include "option.h"
+#include "provider_daemon.h"
+#include "stock.h"
+
+#define DEADLINE_MS		1000u
+#define DEADLINE_MS_MAX		600000u
+#define RESERVE_BYTES		(UINT64_C(8) << 20)
+#define RESERVE_ROUNDS		64u
+#define FIND_TRIES		3u
+/* Uses that are kept back wait for each other at most this long, while there are calls at all. */
+#define USES_NS			UINT64_C(20000000)
+
+/**
+ * struct remote - one namespace
+ * @open:       the request that opens it, [@open_bytes]
+ * @epoch:      of the connection on which @space is its number; 0: none
+ * @root_off:   where the catalog is; 0: nowhere
+ * @has_reader: @rspace is current, as far as is known
+ */
+struct remote {
+	/* fixed */
+	unsigned char		*open;
+	size_t			open_bytes;
+	uint32_t		nr_groups;
+	uint8_t			identity[32];
+	/* under the authority's lock */
+	uint64_t		epoch;
+	uint64_t		space;
+	uint64_t		root_off;
+	uint32_t		flags;
+	bool			has_reader;
+	struct okv_reader	reader;
+	struct okv_reader_space	rspace;
+};
+
+struct attached {
+	struct okv_authority	auth;
+	struct omnikv_pool	*pool;
+	struct okv_conn		*conn;
+	uint32_t		deadline_ms;
+	uint64_t		reserve_bytes;
+
+	/* What may wait long goes by a connection of its own, made at the first such call. */
+	pthread_mutex_t		wait_lock;
+	struct okv_conn		*wait_conn;
+
+	pthread_mutex_t		lock;
+	/* under @lock */
+	uint64_t		uses_since_ns;
+	struct okv_wire_uses	uses;
+	struct okv_wire_use	use[OKV_WIRE_USES_MAX];
+};
+
+static struct attached *attached_of(struct okv_authority *auth)
+{
+	return (struct attached *)auth;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* A request whose reply, where it succeeds, is one that this type can have. */
+static int call(struct attached *at, uint32_t nr_groups, struct okv_call *call)
+{
+	int ret;
+
+	call->timeout_ms = call->timeout_ms ? call->timeout_ms : at->deadline_ms;
+	ret = -OKV_FAILPOINT("attach.call");
+	if (!ret)
+		ret = okv_conn_call(at->conn, call);
+	for (uint32_t i = 0; ret >= 0 && i < OKV_WIRE_FDS_MAX; i++)
+		if (call->fds_out[i] >= 0)
+			close(call->fds_out[i]);
+	if (ret >= 0 && okv_frame_reply_check(call->type, nr_groups, call->reply, call->reply_bytes))
+		return -EPROTO;
+	/* Nobody there, or nobody who answered as one should: the same to whoever goes on without. */
+	return ret == -EPIPE || ret == -ETIME || ret == -EPROTO ? -ENOTCONN : ret;
+}
+
+/* ---- namespaces ----------------------------------------------------------------------------- */
+
+/* The request that opens @ns: fixed part, texts, the layout in JSON. */
+static int encode_space(const struct omnikv_namespace *ns, const struct omnikv_plan *plan, struct remote *remote)
+{
+	const char *texts[3] = { ns->tenant, ns->weights, ns->adapter };
+	struct okv_wire_space_open open = {
+		.block_tokens = ns->block_tokens, .hash_algorithm = ns->hash_algorithm, .scale = plan->scale,
+		.granule_bytes = plan->granule_bytes, .epoch = ns->epoch,
+	};
+	unsigned char *at;
+	size_t bytes = sizeof(open);
+	char *json;
+	int ret;
+
+	ret = omnikv_layout_format(&plan->layout, &json);
+	if (ret)
+		return ret;
+	for (uint32_t i = 0; i < 3; i++) {
+		size_t len = texts[i] ? strlen(texts[i]) : 0;
+
+		if (len > OKV_WIRE_TEXT_MAX)
+			ret = -E2BIG;
+		open.lengths[i] = len > OKV_WIRE_TEXT_MAX ? 0 : len;
+	}
+	if (ns->salt_len > OKV_WIRE_TEXT_MAX || strlen(json) > OKV_WIRE_PAYLOAD_MAX / 2)
+		ret = -E2BIG;
+	open.lengths[3] = ret ? 0 : ns->salt_len;
+	open.lengths[4] = ret ? 0 : strlen(json);
+	for (uint32_t i = 0; i < 5; i++)
+		bytes += open.lengths[i];
+	remote->open = ret ? NULL : malloc(bytes);
+	if (!ret && !remote->open)
+		ret = -ENOMEM;
+	if (!ret) {
+		at = remote->open;
+		memcpy(at, &open, sizeof(open));
+		at += sizeof(open);
+		for (uint32_t i = 0; i < 5; i++) {
+			const void *text = i < 3 ? texts[i] : i == 3 ? ns->salt : json;
+
+			if (open.lengths[i])
+				memcpy(at, text, open.lengths[i]);
+			at += open.lengths[i];
+		}
+		remote->open_bytes = bytes;
+	}
+	free(json);
+	return ret;
+}
+
+static int open_space(struct attached *at, struct remote *remote, struct omnikv_error *err)
+{
+	struct okv_wire_space_opened opened;
+	struct okv_call req = {
+		.type = OKV_WIRE_SPACE_OPEN, .req = remote->open, .req_bytes = remote->open_bytes, .reply = &opened,
+		.reply_max = sizeof(opened), .err = err,
+	};
+	uint64_t epoch = okv_conn_epoch(at->conn);
+	int ret = call(at, remote->nr_groups, &req);
+
+	if (ret < 0)
+		return ret;
+	if (memcmp(opened.identity, remote->identity, sizeof(opened.identity)))
+		return -EPROTO;
+	/* Made anew meanwhile: the number is of the connection that answered. */
+	if (okv_conn_epoch(at->conn) != epoch && epoch)
+		epoch = 0;
+	if (err)
+		okv_error_set(err, 0, "%s", opened.notice);
+	pthread_mutex_lock(&at->lock);
+	remote->epoch = epoch;
+	remote->space = opened.space;
+	remote->root_off = opened.root_off;
+	remote->flags = opened.flags;
+	remote->has_reader = false;
+	pthread_mutex_unlock(&at->lock);
+	return 0;
+}
+
+/* The number of @remote on the connection as it is. */
+static int space_of(struct attached *at, struct remote *remote, uint64_t *space)
+{
+	uint64_t epoch = okv_conn_epoch(at->conn);
+	int ret;
+
+	for (uint32_t i = 0; i < 3; i++) {
+		pthread_mutex_lock(&at->lock);
+		*space = remote->space;
+		ret = remote->epoch == epoch && okv_conn_is_up(at->conn) ? 0 : -EAGAIN;
+		pthread_mutex_unlock(&at->lock);
+		if (!ret)
+			return 0;
+		ret = open_space(at, remote, NULL);
+		if (ret)
+			return ret;
+		epoch = okv_conn_epoch(at->conn);
+	}
+	return -ENOTCONN;
+}
+
+/*
+ * The provider's reserve grows with what is allocated, by lengths: extents of this namespace's lengths are had
+ * once, so that appends find them while the daemon is away. What is not to be had now is not.
+ */
+static void fill_reserve(struct attached *at, const struct omnikv_plan *plan)
+{
+	uint64_t share = at->reserve_bytes / plan->layout.nr_groups;
+	struct omnikv_extent extents[RESERVE_ROUNDS];
+
+	for (uint32_t g = 0; g < plan->layout.nr_groups; g++) {
+		uint64_t nr = share / ((uint64_t)plan->groups[g].nr_granules * plan->granule_bytes) / OKV_STOCK_STEP + 1;
+		uint32_t nr_had = 0;
+
+		while (nr_had < nr && nr_had < RESERVE_ROUNDS &&
+		       !omnikv_extent_alloc(at->auth.client, plan->groups[g].nr_granules, 1, NULL, OMNIKV_ALLOC_F_NO_ZERO,
+					    &extents[nr_had]))
+			nr_had++;
+		if (nr_had)
+			omnikv_extent_free(at->auth.client, extents, nr_had);
+	}
+}
+
+static int attached_space_open(struct okv_authority *auth, const struct omnikv_namespace *ns,
+			       const struct omnikv_plan *plan, void **out, struct omnikv_error *notice)
+{
+	struct attached *at = attached_of(auth);
+	struct remote *remote = calloc(1, sizeof(*remote));
+	int ret;
+
+	if (!remote)
+		return -ENOMEM;
+	remote->nr_groups = plan->layout.nr_groups;
+	ret = omnikv_namespace_identity(ns, remote->identity);
+	if (!ret)
+		ret = encode_space(ns, plan, remote);
+	if (!ret)
+		ret = open_space(at, remote, notice);
+	if (ret) {
+		free(remote->open);
+		free(remote);
+		return ret;
+	}
+	fill_reserve(at, plan);
+	*out = remote;
+	return 0;
+}
+
+static void attached_space_close(struct okv_authority *auth, void *opaque)
+{
+	struct attached *at = attached_of(auth);
+	struct remote *remote = opaque;
+	struct okv_wire_space close_it = { .space = remote->space };
+
+	if (remote->epoch && remote->epoch == okv_conn_epoch(at->conn) && okv_conn_is_up(at->conn))
+		okv_conn_send(at->conn, OKV_WIRE_SPACE_CLOSE, &close_it, sizeof(close_it));
+	free(remote->open);
+	free(remote);
+}
+
+/* ---- uses ----------------------------------------------------------------------------------- */
+
+/* One packet; where it cannot go now it is dropped: they only say what is recent. */
+static void flush_uses(struct attached *at)
+{
+	struct {
+		struct okv_wire_uses	uses;
+		struct okv_wire_use	use[OKV_WIRE_USES_MAX];
+	} frame;
+
+	pthread_mutex_lock(&at->lock);
+	frame.uses = at->uses;
+	memcpy(frame.use, at->use, at->uses.count * sizeof(at->use[0]));
+	at->uses.count = 0;
+	pthread_mutex_unlock(&at->lock);
+	if (frame.uses.count)
+		okv_conn_send(at->conn, OKV_WIRE_USE, &frame, sizeof(frame.uses) + frame.uses.count * sizeof(frame.use[0]));
+}
+
+static void attached_use(struct okv_authority *auth, void *opaque, const struct okv_use *use)
+{
+	struct attached *at = attached_of(auth);
+	struct remote *remote = opaque;
+	struct okv_wire_use *out;
+	bool is_due;
+
+	pthread_mutex_lock(&at->lock);
+	if (!at->uses.count)
+		at->uses_since_ns = now_ns();
+	out = &at->use[at->uses.count++];
+	*out = (struct okv_wire_use){
+		.space = remote->space,
+		.blocks_queried = use->blocks_queried, .blocks_hit = use->blocks_hit,
+		.tokens_queried = use->tokens_queried, .tokens_hit = use->tokens_hit,
+	};
+	if (use->last)
+		out->last = *use->last;
+	is_due = at->uses.count == OKV_WIRE_USES_MAX || now_ns() - at->uses_since_ns > USES_NS;
+	pthread_mutex_unlock(&at->lock);
+	if (is_due)
+		flush_uses(at);
+}
+
+static void attached_distrust(struct okv_authority *auth, void *opaque, const struct omnikv_key *key)
+{
+	struct okv_wire_distrust distrust = { .key = *key };
+	struct attached *at = attached_of(auth);
+
+	if (!space_of(at, opaque, &distrust.space))
+		okv_conn_send(at->conn, OKV_WIRE_DISTRUST, &distrust, sizeof(distrust));
+}
+
+/* ---- lookups -------------------------------------------------------------------------------- */
+
+static uint64_t pool_bytes(const struct attached *at)
+{
+	return (uint64_t)okv_embedded_pool(at->pool)->map.nr_granules * at->pool->granule_bytes;
+}
+
+/* The catalog as a reader sees it; false: it cannot be read now. */
+static bool reader_of(struct attached *at, struct remote *remote, struct okv_reader *reader,
+		      struct okv_reader_space *rspace)
+{
+	bool has;
+
+	pthread_mutex_lock(&at->lock);
+	if (!remote->has_reader && remote->root_off &&
+	    !okv_reader_init(&remote->reader, omnikv_pool_base(at->pool), pool_bytes(at), remote->root_off))
+		remote->has_reader = !okv_reader_space(&remote->reader, remote->identity, &remote->rspace) &&
+				     remote->rspace.nr_groups == remote->nr_groups;
+	has = remote->has_reader;
+	*reader = remote->reader;
+	*rspace = remote->rspace;
+	pthread_mutex_unlock(&at->lock);
+	return has;
+}
+
+/* It was not what it seemed: look for it again at the next call. */
+static void reader_is_stale(struct attached *at, struct remote *remote)
+{
+	pthread_mutex_lock(&at->lock);
+	remote->has_reader = false;
+	pthread_mutex_unlock(&at->lock);
+}
+
+static int lease_found(struct attached *at, uint32_t nr_groups, const struct okv_found *found)
+{
+	struct omnikv_extent leases[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < found->nr * nr_groups; i++)
+		if (found->extents[i].nr_granules)
+			leases[nr++] = found->extents[i];
+	return nr ? omnikv_extent_lease(at->auth.client, leases, nr) : 0;
+}
+
+/* Of a hit that was just made: the blocks from @first on, as many as one answer has. */
+static int read_blocks(const struct okv_reader *reader, const struct okv_reader_space *rspace,
+		       const struct okv_reader_hit *hit, uint64_t first, struct okv_found *found)
+{
+	uint64_t nr = hit->nr_blocks - first;
+	struct omnikv_extent *extents = found->extents;
+	uint32_t *crcs = found->crcs;
+	int ret;
+
+	if (nr > OKV_FOUND_BLOCKS) {
+		extents = malloc(nr * rspace->nr_groups * sizeof(*extents));
+		crcs = malloc(nr * rspace->nr_groups * sizeof(*crcs));
+	}
+	ret = extents && crcs ? okv_reader_blocks(reader, rspace, hit, first, NULL, extents, crcs) : -ENOMEM;
+	found->nr = nr < OKV_FOUND_BLOCKS ? nr : OKV_FOUND_BLOCKS;
+	if (extents != found->extents) {
+		if (!ret) {
+			memcpy(found->extents, extents, (size_t)found->nr * rspace->nr_groups * sizeof(*extents));
+			memcpy(found->crcs, crcs, (size_t)found->nr * rspace->nr_groups * sizeof(*crcs));
+		}
+		free(extents);
+		free(crcs);
+	}
+	return ret;
+}
+
+/* By the catalog. -EAGAIN: it cannot be read now. */
+static int find_shared(struct attached *at, struct remote *remote, const struct omnikv_key *keys, size_t nr_keys,
+		       const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+{
+	struct okv_reader_space rspace;
+	struct okv_reader_hit hit;
+	struct okv_reader reader;
+	int ret = -EAGAIN;
+
+	for (uint32_t i = 0; i < FIND_TRIES; i++) {
+		if (!reader_of(at, remote, &reader, &rspace))
+			return -EAGAIN;
+		if (flags & OKV_FIND_F_ANY)
+			rspace.needed_state = 0;
+		ret = okv_reader_match(&reader, &rspace, keys, nr_keys, tail, &hit);
+		if (!ret) {
+			found->nr_hit = hit.nr_blocks;
+			found->tail_tokens = hit.tail_tokens;
+			found->nr = 0;
+			if (hit.nr_blocks <= first)
+				return 0;
+			ret = read_blocks(&reader, &rspace, &hit, first, found);
+		}
+		/* Given up between the look and the lease: look again. */
+		if (!ret)
+			ret = lease_found(at, remote->nr_groups, found);
+		if (!ret)
+			return 0;
+		found->nr = 0;
+		if (ret != -ESTALE)
+			break;
+		reader_is_stale(at, remote);
+	}
+	if (ret == -EBADMSG)
+		reader_is_stale(at, remote);
+	return -EAGAIN;
+}
+
+struct find_reply {
+	struct okv_wire_found	found;
+	unsigned char		items[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX * (sizeof(struct omnikv_extent) + 4)];
+};
+
+/* By a frame; the daemon brings back what its spill store has, and leases what it finds. */
+static int find_asked(struct attached *at, struct remote *remote, const struct omnikv_key *keys, size_t nr_keys,
+		      const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+{
+	struct {
+		struct okv_wire_find	find;
+		struct omnikv_key	keys[OKV_WIRE_KEYS_MAX + 1];
+	} *req;
+	struct find_reply *reply;
+	struct okv_call frame = { .type = OKV_WIRE_FIND };
+	uint32_t nr;
+	int ret;
+
+	if (nr_keys > OKV_WIRE_KEYS_MAX) {
+		nr_keys = OKV_WIRE_KEYS_MAX;
+		tail = NULL;
+	}
+	found->nr = 0;
+	req = malloc(sizeof(*req));
+	reply = malloc(sizeof(*reply));
+	ret = req && reply ? 0 : -ENOMEM;
+	if (!ret) {
+		req->find = (struct okv_wire_find){
+			.first = first, .flags = flags, .nr_keys = nr_keys, .has_tail = tail != NULL,
+		};
+		memcpy(req->keys, keys, nr_keys * sizeof(*keys));
+		if (tail)
+			req->keys[nr_keys] = *tail;
+		ret = space_of(at, remote, &req->find.space);
+	}
+	if (!ret) {
+		frame.req = req;
+		frame.req_bytes = sizeof(req->find) + (nr_keys + (tail != NULL)) * sizeof(*keys);
+		frame.reply = reply;
+		frame.reply_max = sizeof(*reply);
+		ret = call(at, remote->nr_groups, &frame);
+	}
+	if (ret >= 0) {
+		nr = reply->found.nr * remote->nr_groups;
+		found->nr_hit = reply->found.nr_hit;
+		found->tail_tokens = reply->found.tail_tokens;
+		found->nr = reply->found.nr;
+		memcpy(found->extents, reply->items, nr * sizeof(found->extents[0]));
+		memcpy(found->crcs, reply->items + nr * sizeof(found->extents[0]), nr * sizeof(found->crcs[0]));
+		ret = lease_found(at, remote->nr_groups, found);
+		if (ret)
+			found->nr = 0;
+	}
+	free(req);
+	free(reply);
+	return ret < 0 ? ret : 0;
+}
+
+static int attached_find(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys, size_t nr_keys,
+			 const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+{
+	struct attached *at = attached_of(auth);
+	struct remote *remote = opaque;
+	int ret = -EAGAIN;
+
+	/* The memory is there without the daemon, but what it gives up then nobody can tell. */
+	if (okv_conn_is_up(at->conn))
+		ret = find_shared(at, remote, keys, nr_keys, tail, first, flags, found);
+	if (!ret && (!(remote->flags & OKV_SPACE_OPENED_F_TIER) || found->nr || found->nr_hit >= nr_keys + (tail != NULL)))
+		return 0;
+	if (!ret && (flags & OKV_FIND_F_ANY))
+		return 0;
+	return find_asked(at, remote, keys, nr_keys, tail, first, flags, found);
+}
+
+static int64_t attached_lookup(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys, size_t nr_keys)
+{
+	struct attached *at = attached_of(auth);
+	struct okv_reader_space rspace;
+	struct okv_reader_hit hit;
+	struct okv_reader reader;
+
+	if (!reader_of(at, opaque, &reader, &rspace) || okv_reader_match(&reader, &rspace, keys, nr_keys, NULL, &hit))
+		return 0;
+	return hit.nr_blocks;
+}
+
+/* ---- publishing ----------------------------------------------------------------------------- */
+
+static int send_publish(struct attached *at, struct remote *remote, const struct okv_publication *pub,
+			struct okv_wire_published *published)
+{
+	uint32_t nr_extents = pub->nr * remote->nr_groups, nr_keys = 0;
+	struct {
+		struct okv_wire_publish	publish;
+		unsigned char		items[(OKV_AUTHORITY_BLOCKS + 1) * sizeof(struct omnikv_key) +
+					      OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX * (sizeof(struct omnikv_extent) + 4)];
+	} req = {
+		.publish = {
+			.position = pub->position, .nr = pub->nr, .tail_tokens = pub->tail_tokens,
+			.has_parent = pub->parent != NULL, .nr_groups = remote->nr_groups,
+		},
+	};
+	struct okv_call frame = { .type = OKV_WIRE_PUBLISH, .req = &req, .reply = published,
+				  .reply_max = sizeof(*published) };
+	unsigned char *item = req.items;
+	int ret = space_of(at, remote, &req.publish.space);
+
+	if (ret)
+		return ret;
+	if (pub->parent) {
+		memcpy(item, pub->parent, sizeof(*pub->parent));
+		nr_keys = 1;
+	}
+	memcpy(item + nr_keys * sizeof(*pub->keys), pub->keys, pub->nr * sizeof(*pub->keys));
+	item += (nr_keys + pub->nr) * sizeof(*pub->keys);
+	memcpy(item, pub->extents, nr_extents * sizeof(*pub->extents));
+	item += nr_extents * sizeof(*pub->extents);
+	memcpy(item, pub->crcs, nr_extents * sizeof(*pub->crcs));
+	item += nr_extents * sizeof(*pub->crcs);
+	frame.req_bytes = item - (unsigned char *)&req;
+	ret = call(at, remote->nr_groups, &frame);
+	if (ret < 0)
+		return ret;
+	return published->nr == pub->nr ? published->status : -ENOTCONN;
+}
+
+static int attached_publish(struct okv_authority *auth, void *opaque, const struct okv_publication *pub)
+{
+	struct okv_wire_published published = { .nr = 0 };
+	struct attached *at = attached_of(auth);
+	struct remote *remote = opaque;
+	int ret;
+
+	flush_uses(at);
+	ret = send_publish(at, remote, pub, &published);
+	for (uint32_t i = 0; i < pub->nr; i++) {
+		const struct omnikv_extent *extents = &pub->extents[i * remote->nr_groups];
+
+		pub->published[i] = i < published.nr ? published.published[i] : OKV_PUBLISHED_NOT;
+		if (pub->published[i] != OKV_PUBLISHED_NEW && pub->published[i] != OKV_PUBLISHED_ADRIFT)
+			continue;
+		for (uint32_t g = 0; g < remote->nr_groups; g++)
+			if (extents[g].nr_granules)
+				okv_daemon_client_sealed(auth->client, &extents[g], 1);
+	}
+	return ret;
+}
+
+static int attached_attach(struct okv_authority *auth, void *opaque, const struct omnikv_key *key, uint32_t group,
+			   const struct omnikv_extent *extent, uint32_t crc)
+{
+	struct okv_wire_state state = { .extent = *extent, .group = group, .crc = crc, .key = *key };
+	struct okv_call frame = { .type = OKV_WIRE_STATE, .req = &state, .req_bytes = sizeof(state) };
+	struct attached *at = attached_of(auth);
+	struct remote *remote = opaque;
+	int ret;
+
+	ret = omnikv_extent_io_get(auth->client, extent, 1);
+	if (ret)
+		return ret;
+	ret = space_of(at, remote, &state.space);
+	if (!ret)
+		ret = call(at, remote->nr_groups, &frame);
+	if (ret >= 0 || ret == -ENODATA)
+		okv_daemon_client_sealed(auth->client, extent, 1);
+	if (ret >= 0)
+		ret = omnikv_extent_lease(auth->client, extent, 1) ? -ENODATA : 0;
+	omnikv_extent_io_put(auth->client, extent, 1);
+	return ret;
+}
+
+/* Transfers of this process are counted here; only the daemon can seal, and nobody else stores into it. */
+static bool attached_is_idle(struct okv_authority *auth, const struct omnikv_extent *extent)
+{
+	struct okv_embedded_client *client = okv_embedded_client(auth->client);
+	struct okv_embedded_pool *pool = okv_embedded_pool(auth->client->pool);
+	const struct okv_hold *hold;
+	bool is_idle;
+
+	pthread_mutex_lock(&pool->lock);
+	hold = okv_holds_find(&client->holds, (uint32_t)extent->granule);
+	is_idle = !hold || !hold->nr_ios;
+	pthread_mutex_unlock(&pool->lock);
+	return is_idle;
+}
+
+/* ---- what is only passed on ----------------------------------------------------------------- */
+
+/* The daemon evicts as it allocates, so what did not fit then does not fit. */
+static int attached_make_room(struct okv_authority *auth, uint64_t nr_granules)
+{
+	(void)auth;
+	(void)nr_granules;
+	return -ENOSPC;
+}
+
+static int attached_can_room(struct okv_authority *auth, uint64_t nr_granules)
+{
+	struct okv_wire_admit admit = { .nr_granules = nr_granules };
+	struct okv_call frame = { .type = OKV_WIRE_ADMIT, .req = &admit, .req_bytes = sizeof(admit) };
+	int ret = call(attached_of(auth), 0, &frame);
+
+	return ret < 0 ? 0 : ret != 0;
+}
+
+static int64_t attached_reset(struct okv_authority *auth)
+{
+	struct okv_call frame = { .type = OKV_WIRE_RESET };
+
+	return call(attached_of(auth), 0, &frame);
+}
+
+static int attached_promise(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys, size_t nr_keys,
+			    uint32_t timeout_ms)
+{
+	struct okv_wire_promise promise = { .timeout_ms = timeout_ms };
+	struct okv_call frame = { .type = OKV_WIRE_PROMISE, .req = &promise, .req_bytes = sizeof(promise) };
+	const struct remote *remote = opaque;
+	int ret = 0;
+
+	memcpy(promise.identity, remote->identity, sizeof(promise.identity));
+	while (nr_keys && ret >= 0) {
+		promise.nr_keys = nr_keys < OKV_WIRE_KEYS_MAX ? nr_keys : OKV_WIRE_KEYS_MAX;
+		frame.items = keys;
+		frame.items_bytes = promise.nr_keys * sizeof(*keys);
+		ret = call(attached_of(auth), 0, &frame);
+		keys += promise.nr_keys;
+		nr_keys -= promise.nr_keys;
+	}
+	return ret < 0 ? ret : 0;
+}
+
+/* One waits at a time; others of this process wait for that. */
+static int attached_wait(struct okv_authority *auth, void *opaque, const struct omnikv_key *key, uint32_t timeout_ms)
+{
+	struct okv_wire_wait wait = { .key = *key, .timeout_ms = timeout_ms };
+	struct okv_call frame = {
+		.type = OKV_WIRE_WAIT, .req = &wait, .req_bytes = sizeof(wait), .timeout_ms = timeout_ms + 1000,
+	};
+	struct attached *at = attached_of(auth);
+	const struct remote *remote = opaque;
+	int ret = 0;
+
+	memcpy(wait.identity, remote->identity, sizeof(wait.identity));
+	pthread_mutex_lock(&at->wait_lock);
+	if (!at->wait_conn)
+		ret = okv_conn_open(okv_conn_path(at->conn), NULL, &at->wait_conn, NULL);
+	if (!ret)
+		ret = okv_conn_call(at->wait_conn, &frame);
+	pthread_mutex_unlock(&at->wait_lock);
+	return ret == -EPIPE || ret == -EPROTO ? -ENOTCONN : ret;
+}
+
+static void attached_destroy(struct okv_authority *auth)
+{
+	struct attached *at = attached_of(auth);
+
+	flush_uses(at);
+	okv_conn_close(at->wait_conn);
+	pthread_mutex_destroy(&at->wait_lock);
+	pthread_mutex_destroy(&at->lock);
+	omnikv_client_close(auth->client);
+	omnikv_pool_close(at->pool);
+	free(at);
+}
+
+static const struct okv_authority_ops attached_ops = {
+	.space_open	= attached_space_open,
+	.space_close	= attached_space_close,
+	.lookup		= attached_lookup,
+	.find		= attached_find,
+	.publish	= attached_publish,
+	.attach		= attached_attach,
+	.is_idle	= attached_is_idle,
+	.use		= attached_use,
+	.distrust	= attached_distrust,
+	.make_room	= attached_make_room,
+	.can_room	= attached_can_room,
+	.reset		= attached_reset,
+	.promise	= attached_promise,
+	.wait		= attached_wait,
+	.destroy	= attached_destroy,
+};
+
+/* ---- attaching ------------------------------------------------------------------------------ */
+
+static int attach_begin(const char *socket, const struct omnikv_attach_config *config, struct attached *at,
+			struct omnikv_error *err)
+{
+	char spec[256] = "daemon";
+	int ret;
+
+	if (socket && snprintf(spec, sizeof(spec), "daemon:%s", socket) >= (int)sizeof(spec))
+		return okv_error_set(err, -EINVAL, "socket %.64s...: the path is too long", socket);
+	at->deadline_ms = config->deadline_ms ? config->deadline_ms : DEADLINE_MS;
+	at->reserve_bytes = config->reserve_bytes ? config->reserve_bytes : RESERVE_BYTES;
+	ret = omnikv_pool_open(spec, NULL, &at->pool, err);
+	if (ret)
+		return ret;
+	ret = omnikv_client_open(at->pool, 0, &at->auth.client);
+	if (ret) {
+		okv_error_set(err, ret, "the daemon takes no client: %s", strerror(-ret));
+		goto err_pool;
+	}
+	at->conn = okv_daemon_client_conn(at->auth.client);
+	if (!at->conn) {
+		ret = okv_error_set(err, -EOPNOTSUPP, "the daemon's pool is the kernel module's; attach needs one that it shares");
+		goto err_client;
+	}
+	return 0;
+
+err_client:
+	omnikv_client_close(at->auth.client);
+err_pool:
+	omnikv_pool_close(at->pool);
+	return ret;
+}
+
+int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config *config,
+			  struct omnikv_manager **manager, struct omnikv_error *err)
+{
+	struct omnikv_attach_config full;
+	struct attached *at;
+	int ret;
+
+	if (err)
+		err->text[0] = '\0';
+	if (!manager)
+		return -EINVAL;
+	ret = okv_option_copy(&full, sizeof(full), config);
+	if (ret)
+		return okv_error_set(err, ret, "struct omnikv_attach_config is of another size");
+	if (full.flags & ~OMNIKV_ATTACH_F_ALL)
+		return okv_error_set(err, -EINVAL, "flags: 0x%x are unknown", full.flags & ~OMNIKV_ATTACH_F_ALL);
+	if (full.deadline_ms > DEADLINE_MS_MAX)
+		return okv_error_set(err, -EINVAL, "deadline_ms: %u; at most %u", full.deadline_ms, DEADLINE_MS_MAX);
+	at = calloc(1, sizeof(*at));
+	if (!at)
+		return -ENOMEM;
+	ret = attach_begin(socket, &full, at, err);
+	if (ret) {
+		free(at);
+		return ret;
+	}
+	at->auth.ops = &attached_ops;
+	at->auth.holds_ios = true;
+	pthread_mutex_init(&at->lock, NULL);
+	pthread_mutex_init(&at->wait_lock, NULL);
+	return okv_manager_attach_to(&at->auth, manager);
+}
