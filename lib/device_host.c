@@ -2,12 +2,12 @@
 /*
  * The "host" device: this machine's memory, with one worker thread a ring that copies.
  *
- * Owns the workers, how they spin and sleep, and the order of copies (first come, first
- * served). A copy is made in steps of some tens of microseconds; between steps the worker looks
- * for cancellations and deadlines, so a copy can always be recalled and F_MORE never arises.
+ * Owns the order of copies (first come, first served); threads and sleeping are device_worker.c's. A copy
+ * is made in steps of some tens of microseconds; between steps the worker looks for cancellations and
+ * deadlines, so a copy can always be recalled and F_MORE never arises.
  * Streams are the calling thread. Events may be fired and waited for by any thread.
  */
-#include "device.h"
+#include "device_worker.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,62 +16,23 @@
 #include "copy.h"
 #include "failpoint.h"
 #include "futex.h"
-#include "ring.h"
 
 /* What is copied between two looks at the rest of the world. */
 #define STEP_BYTES	(UINT64_C(512) << 10)
 #define STEP_RUNS	1024
 
-/*
- * Spinning: a wake-up across cores costs some 40 us where an idle processor must be woken by
- * a hypervisor, so that is about what it is worth to spin for work that comes soon. Work that
- * does not come soon lowers the budget.
- */
-#define SPIN_START_NS	20000
-#define SPIN_MIN_NS	1000
-#define SPIN_MAX_NS	100000
-#define SPIN_SOON_NS	200000
-
-/* Values of worker_sleeps. */
-#define SLEEPS			1
-#define SLEEPS_FOR_EVENT	2
-
-struct host_spin {
-	uint64_t	fixed_ns;	/* 0: adaptive */
-	uint64_t	budget_ns;
-};
+/* Before a stream sleeps on an event. */
+#define SPIN_NS		20000
 
 struct host_device {
 	uint64_t	opened_ns;
 };
 
 struct host_ring {
-	pthread_t		thread;
-	_Atomic uint32_t	is_stopping;
-	_Atomic uint32_t	worker_sleeps;
+	struct okv_worker	worker;
 	/* owned by the worker */
 	struct okv_op		*running;
-	struct host_spin	spin;
-	/* owned by the reaping thread */
-	struct host_spin	reaper_spin __attribute__((aligned(OKV_CACHELINE)));
 };
-
-static void spin_init(struct host_spin *spin, uint64_t fixed_ns)
-{
-	spin->fixed_ns = fixed_ns;
-	spin->budget_ns = fixed_ns ? fixed_ns : SPIN_START_NS;
-}
-
-/* After a sleep of @slept_ns: would spinning a little longer have caught it? */
-static void spin_adapt(struct host_spin *spin, uint64_t slept_ns)
-{
-	if (spin->fixed_ns)
-		return;
-	if (slept_ns < SPIN_SOON_NS)
-		spin->budget_ns = spin->budget_ns < SPIN_MAX_NS / 2 ? spin->budget_ns * 2 : SPIN_MAX_NS;
-	else
-		spin->budget_ns = spin->budget_ns > SPIN_MIN_NS * 2 ? spin->budget_ns / 2 : SPIN_MIN_NS;
-}
 
 /* ---- device ------------------------------------------------------------------------------- */
 
@@ -168,7 +129,7 @@ static int host_stream_wait(struct omnikv_stream *stream, struct omnikv_event *e
 		okv_cpu_relax();
 		if (atomic_load(&event->state))
 			return 0;
-	} while (okv_monotonic_ns() - start_ns < SPIN_START_NS);
+	} while (okv_monotonic_ns() - start_ns < SPIN_NS);
 
 	/* Pairs with the look at nr_sleepers in host_event_fired(). */
 	atomic_fetch_add(&event->nr_sleepers, 1);
@@ -193,28 +154,7 @@ static int host_stream_sync(struct omnikv_stream *stream, uint64_t timeout_ns)
 	return 0;
 }
 
-static void host_event_fired(struct omnikv_device *dev, struct omnikv_event *event)
-{
-	struct omnikv_ring *ring;
-
-	if (atomic_load(&event->nr_sleepers))
-		okv_futex_wake((_Atomic uint32_t *)&event->state);
-	for (ring = dev->rings; ring; ring = ring->next) {
-		struct host_ring *host = ring->priv;
-
-		if (host && atomic_load(&host->worker_sleeps) == SLEEPS_FOR_EVENT)
-			okv_sleeper_wake(&host->worker_sleeps);
-	}
-}
-
 /* ---- the worker --------------------------------------------------------------------------- */
-
-static bool has_work(struct omnikv_ring *ring)
-{
-	struct host_ring *host = ring->priv;
-
-	return okv_ring_has_news(ring) || atomic_load(&host->is_stopping);
-}
 
 /* Between two steps of a copy. False: @op was withdrawn and is gone. */
 static bool look_around(struct omnikv_ring *ring, struct okv_op *op)
@@ -222,7 +162,7 @@ static bool look_around(struct omnikv_ring *ring, struct okv_op *op)
 	struct host_ring *host = ring->priv;
 
 	okv_ring_run(ring);
-	if (atomic_load_explicit(&host->is_stopping, memory_order_relaxed))
+	if (okv_worker_is_stopping(ring))
 		okv_ring_cancel_all(ring);
 	return host->running == op;
 }
@@ -292,66 +232,18 @@ static void execute(struct omnikv_ring *ring, struct okv_op *op)
 	okv_ring_show(ring);
 }
 
-/* Until there is work, or a deadline passes. */
-static void idle(struct omnikv_ring *ring)
+static bool host_run(struct omnikv_ring *ring)
 {
-	struct host_ring *host = ring->priv;
-	uint64_t start_ns, deadline, now, wait_ns = UINT64_MAX;
-	uint32_t word;
-	unsigned int i;
+	struct okv_op *op = okv_op_list_first(&ring->q, &ring->queued);
 
-	/* The clock is read late: most often the next operation is here before that. */
-	start_ns = now = 0;
-	do {
-		for (i = 0; i < 64; i++) {
-			if (okv_ring_has_quick_news(ring) || atomic_load_explicit(&host->is_stopping, memory_order_relaxed))
-				return;
-			okv_cpu_relax();
-		}
-		now = okv_monotonic_ns();
-		if (!start_ns)
-			start_ns = now;
-	} while (now - start_ns < host->spin.budget_ns);
-
-	deadline = okv_opq_next_deadline(&ring->q);
-	if (deadline != UINT64_MAX) {
-		uint64_t clock = host_clock(ring->dev);
-
-		if (clock >= deadline)
-			return;
-		wait_ns = deadline - clock;
-	}
-	word = ring->waiting.first == OKV_OP_NONE ? SLEEPS : SLEEPS_FOR_EVENT;
-	atomic_store(&host->worker_sleeps, word);
-	if (!has_work(ring)) {
-		okv_futex_wait(&host->worker_sleeps, word, wait_ns);
-		spin_adapt(&host->spin, okv_monotonic_ns() - now);
-	}
-	atomic_store(&host->worker_sleeps, 0);
+	if (op)
+		execute(ring, op);
+	return op;
 }
 
-static void *worker(void *arg)
-{
-	struct omnikv_ring *ring = arg;
-	struct host_ring *host = ring->priv;
-
-	for (;;) {
-		bool did = okv_ring_run(ring);
-		struct okv_op *op = okv_op_list_first(&ring->q, &ring->queued);
-
-		if (atomic_load(&host->is_stopping)) {
-			/* Nothing is submitted any more; what is in flight is withdrawn. */
-			okv_ring_run(ring);
-			okv_ring_cancel_all(ring);
-			okv_ring_show(ring);
-			return NULL;
-		}
-		if (op)
-			execute(ring, op);
-		else if (!did)
-			idle(ring);
-	}
-}
+static const struct okv_worker_ops host_worker = {
+	.run = host_run,
+};
 
 static int host_ring_init(struct omnikv_ring *ring)
 {
@@ -361,85 +253,23 @@ static int host_ring_init(struct omnikv_ring *ring)
 	if (!host)
 		return -ENOMEM;
 	*host = (struct host_ring) { 0 };
-	spin_init(&host->spin, ring->spin_ns);
-	spin_init(&host->reaper_spin, ring->spin_ns);
-	/* Under the lock: whoever fires an event looks at it. */
-	pthread_mutex_lock(&ring->dev->lock);
-	ring->priv = host;
-	pthread_mutex_unlock(&ring->dev->lock);
-	ret = pthread_create(&host->thread, NULL, worker, ring);
-	if (ret) {
-		pthread_mutex_lock(&ring->dev->lock);
-		ring->priv = NULL;
-		pthread_mutex_unlock(&ring->dev->lock);
+	ret = okv_worker_start(ring, &host->worker, &host_worker);
+	if (ret)
 		free(host);
-		return -ret;
-	}
-	return 0;
+	return ret;
 }
 
 static void host_ring_exit(struct omnikv_ring *ring)
 {
 	struct host_ring *host = ring->priv;
 
-	atomic_store(&host->is_stopping, 1);
-	okv_sleeper_wake(&host->worker_sleeps);
-	pthread_join(host->thread, NULL);
-	pthread_mutex_lock(&ring->dev->lock);
-	ring->priv = NULL;
-	pthread_mutex_unlock(&ring->dev->lock);
+	okv_worker_stop(ring);
 	free(host);
-}
-
-static void host_ring_submitted(struct omnikv_ring *ring)
-{
-	struct host_ring *host = ring->priv;
-
-	okv_sleeper_wake(&host->worker_sleeps);
 }
 
 static void host_ring_poll(struct omnikv_ring *ring)
 {
 	(void)ring;
-}
-
-static int host_ring_wait(struct omnikv_ring *ring, uint64_t timeout_ns)
-{
-	struct host_ring *host = ring->priv;
-	uint64_t start_ns, now, slept_ns;
-	unsigned int i;
-
-	if (!okv_cq_pending(&ring->cq))
-		return -ENODATA;
-	start_ns = 0;
-	do {
-		for (i = 0; i < 64; i++) {
-			if (okv_cq_peek(&ring->cq))
-				return 0;
-			okv_cpu_relax();
-		}
-		now = okv_monotonic_ns();
-		if (!start_ns)
-			start_ns = now;
-		if (now - start_ns >= timeout_ns)
-			return -ETIME;
-	} while (now - start_ns < host->reaper_spin.budget_ns);
-
-	for (;;) {
-		uint64_t rest_ns = timeout_ns == UINT64_MAX ? UINT64_MAX : timeout_ns - (now - start_ns);
-
-		slept_ns = now;
-		atomic_store(&ring->reaper_sleeps, 1);
-		if (!okv_cq_is_shown(&ring->cq))
-			okv_futex_wait(&ring->reaper_sleeps, 1, rest_ns);
-		atomic_store(&ring->reaper_sleeps, 0);
-		now = okv_monotonic_ns();
-		spin_adapt(&host->reaper_spin, now - slept_ns);
-		if (okv_cq_peek(&ring->cq))
-			return 0;
-		if (now - start_ns >= timeout_ns)
-			return -ETIME;
-	}
 }
 
 static void host_op_start(struct okv_op *op)
@@ -471,16 +301,16 @@ const struct okv_device_ops okv_device_host = {
 	.stream_wait = host_stream_wait,
 	.stream_record = host_stream_record,
 	.stream_sync = host_stream_sync,
-	.event_fired = host_event_fired,
+	.event_fired = okv_worker_event_fired,
 	.hbm_freed = host_hbm_freed,
 	.poll = host_poll,
 	.advance = host_advance,
 	.fail_next = host_fail_next,
 	.ring_init = host_ring_init,
 	.ring_exit = host_ring_exit,
-	.ring_submitted = host_ring_submitted,
+	.ring_submitted = okv_worker_ring_submitted,
 	.ring_poll = host_ring_poll,
-	.ring_wait = host_ring_wait,
+	.ring_wait = okv_worker_ring_wait,
 	.op_start = host_op_start,
 	.op_recall = host_op_recall,
 };
