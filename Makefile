@@ -120,6 +120,8 @@ so := $(B)/lib/libomnikv.so.$(major)
 ta := $(T)/lib/libomnikv$(if $(is_plain),-test).a
 tool_a := $(T)/lib/libtools.a
 harness_a := $(T)/lib/libharness.a
+# A CUDA driver on this machine's memory, which tests let the library load.
+fake_cuda := $(B)/lib/libfake-cuda.so
 bins := $(addprefix $(B)/bin/,$(tool_names))
 tests := $(patsubst tests/%.c,$(B)/tests/%,$(test_src))
 fuzzers := $(patsubst tests/%.c,$(B)/tests/%,$(fuzz_src))
@@ -243,7 +245,10 @@ wrapped := malloc calloc realloc aligned_alloc posix_memalign strdup strndup EVP
 # The wrappers come into every program: compiler runtimes behind them call malloc as well.
 wrap_flags := -Wl$(comma)--undefined=__wrap_malloc $(addprefix -Wl$(comma)--wrap=,$(wrapped))
 
-$(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta)
+$(fake_cuda): $(call tobj,$(wildcard tests/harness/cuda/*.c kernels/ref/*.c) kernels/launch.c lib/crc32c.c)
+	$(call link,-shared $(libs))
+
+$(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta) | $(fake_cuda)
 	$(call link,-Wl$(comma)--start-group $(filter %.a,$^) -Wl$(comma)--end-group $(wrap_flags) $(test_libs) $(libs) $(libs_omnikvd))
 
 # A fuzz target is run by libFuzzer, or replays files given as arguments.

@@ -2,8 +2,8 @@
 /*
  * Devices: opening by name, device memory and its accounting, events.
  *
- * Leaves streams, clocks and transfers to the table of the kind (device_host.c,
- * device_sim.c). Events are fired by rings and streams under the device's lock, so that one
+ * Leaves streams, clocks and transfers to the table of the kind (device_host.c, device_sim.c,
+ * device_cuda.c). Events are fired by rings and streams under the device's lock, so that one
  * can be destroyed as soon as it is seen to have fired.
  */
 #include "device.h"
@@ -18,7 +18,7 @@
 
 #define HUGE_BYTES	(UINT64_C(2) << 20)
 
-static const struct okv_device_ops *const kinds[] = { &okv_device_host, &okv_device_sim };
+static const struct okv_device_ops *const kinds[] = { &okv_device_host, &okv_device_sim, &okv_device_cuda };
 
 uint64_t okv_monotonic_ns(void)
 {
@@ -58,21 +58,34 @@ static int copy_config(struct omnikv_device_config *to, const struct omnikv_devi
 	return 0;
 }
 
+/* @unit: what stands behind "KIND:", or NULL. */
+static const struct okv_device_ops *find_kind(const char *name, const char **unit)
+{
+	size_t i, len;
+
+	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		len = strlen(kinds[i]->name);
+		if (strncmp(kinds[i]->name, name, len))
+			continue;
+		*unit = name[len] == ':' && kinds[i]->has_units ? name + len + 1 : NULL;
+		if (!name[len] || *unit)
+			return kinds[i];
+	}
+	return NULL;
+}
+
 int omnikv_device_open(const char *name, const struct omnikv_device_config *config,
 		       struct omnikv_device **out, struct omnikv_error *err)
 {
-	const struct okv_device_ops *ops = NULL;
+	const struct okv_device_ops *ops;
+	const char *unit = NULL;
 	struct omnikv_device *dev;
-	size_t i;
 	int ret;
 
-	for (i = 0; name && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-		if (!strcmp(kinds[i]->name, name))
-			ops = kinds[i];
-	}
+	ops = find_kind(name ? name : "", &unit);
 	if (!ops) {
 		if (err)
-			snprintf(err->text, sizeof(err->text), "device \"%.64s\": unknown; there are host and sim",
+			snprintf(err->text, sizeof(err->text), "device \"%.64s\": unknown; there are host, sim, cuda and cuda:N",
 				 name ? name : "");
 		return -ENODEV;
 	}
@@ -89,13 +102,13 @@ int omnikv_device_open(const char *name, const struct omnikv_device_config *conf
 		ret = -EINVAL;
 		goto err_free;
 	}
-	if (!dev->config.hbm_bytes)
-		dev->config.hbm_bytes = UINT64_C(16) << 30;
 	dev->ops = ops;
 	pthread_mutex_init(&dev->lock, NULL);
-	ret = ops->open(dev);
+	ret = ops->open(dev, unit, err);
 	if (ret)
 		goto err_mutex;
+	if (!dev->config.hbm_bytes)
+		dev->config.hbm_bytes = UINT64_C(16) << 30;
 
 	*out = dev;
 	return 0;
@@ -146,11 +159,42 @@ int omnikv_device_info(struct omnikv_device *dev, struct omnikv_device_info *out
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
+/* Memory of this machine, aligned so that huge pages can back it. */
+static int map_memory(uint64_t bytes, void **out, uint64_t *out_bytes)
+{
+	uint64_t mapped_bytes = (bytes + 4095) & ~UINT64_C(4095);
+	uintptr_t start, aligned;
+	void *ptr;
+
+	if (bytes < HUGE_BYTES) {
+		ptr = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (ptr == MAP_FAILED)
+			return -ENOMEM;
+		goto out_set;
+	}
+	mapped_bytes = (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
+	ptr = mmap(NULL, mapped_bytes + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (ptr == MAP_FAILED)
+		return -ENOMEM;
+	start = (uintptr_t)ptr;
+	aligned = (start + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1);
+	if (aligned > start)
+		munmap(ptr, aligned - start);
+	if (start + HUGE_BYTES > aligned)
+		munmap((void *)(aligned + mapped_bytes), start + HUGE_BYTES - aligned);
+	ptr = (void *)aligned;
+	madvise(ptr, mapped_bytes, MADV_HUGEPAGE);
+
+out_set:
+	*out = ptr;
+	*out_bytes = mapped_bytes;
+	return 0;
+}
+
 int omnikv_hbm_create(struct omnikv_device *dev, uint64_t bytes, struct omnikv_hbm **out)
 {
 	struct omnikv_hbm *hbm;
-	uint64_t mapped_bytes;
-	void *ptr;
+	int ret = -ENOMEM;
 
 	if (!bytes || bytes > INT64_MAX - HUGE_BYTES)
 		return -EINVAL;
@@ -168,34 +212,14 @@ int omnikv_hbm_create(struct omnikv_device *dev, uint64_t bytes, struct omnikv_h
 		dev->hbm_peak_bytes = dev->hbm_used_bytes;
 	pthread_mutex_unlock(&dev->lock);
 
-	mapped_bytes = (bytes + 4095) & ~UINT64_C(4095);
-	if (bytes >= HUGE_BYTES) {
-		/* Aligned, so that huge pages can back it. */
-		uintptr_t start, aligned;
-
-		mapped_bytes = (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
-		ptr = mmap(NULL, mapped_bytes + HUGE_BYTES, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (ptr == MAP_FAILED)
-			goto err_account;
-		start = (uintptr_t)ptr;
-		aligned = (start + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1);
-		if (aligned > start)
-			munmap(ptr, aligned - start);
-		if (start + HUGE_BYTES > aligned)
-			munmap((void *)(aligned + mapped_bytes), start + HUGE_BYTES - aligned);
-		ptr = (void *)aligned;
-		madvise(ptr, mapped_bytes, MADV_HUGEPAGE);
-	} else {
-		ptr = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (ptr == MAP_FAILED)
-			goto err_account;
-	}
-
+	if (dev->ops->hbm_alloc)
+		ret = dev->ops->hbm_alloc(dev, bytes, &hbm->ptr, &hbm->mapped_bytes);
+	else
+		ret = map_memory(bytes, &hbm->ptr, &hbm->mapped_bytes);
+	if (ret)
+		goto err_account;
 	hbm->dev = dev;
-	hbm->ptr = ptr;
 	hbm->bytes = bytes;
-	hbm->mapped_bytes = mapped_bytes;
 	*out = hbm;
 	return 0;
 
@@ -205,15 +229,22 @@ err_account:
 	pthread_mutex_unlock(&dev->lock);
 err_free:
 	free(hbm);
-	return -ENOMEM;
+	return ret;
 }
 
 int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t bytes, struct omnikv_hbm **out)
 {
 	struct omnikv_hbm *hbm;
 
+	int ret;
+
 	if (!ptr || !bytes || bytes > INT64_MAX)
 		return -EINVAL;
+	if (dev->ops->hbm_check) {
+		ret = dev->ops->hbm_check(dev, ptr, bytes);
+		if (ret)
+			return ret;
+	}
 	hbm = calloc(1, sizeof(*hbm));
 	if (!hbm)
 		return -ENOMEM;
@@ -254,12 +285,22 @@ uint64_t omnikv_hbm_bytes(const struct omnikv_hbm *hbm)
 	return hbm->bytes;
 }
 
+int omnikv_hbm_dmabuf(const struct omnikv_hbm *hbm, int *fd)
+{
+	if (!hbm->dev->ops->hbm_dmabuf)
+		return -EOPNOTSUPP;
+	return hbm->dev->ops->hbm_dmabuf(hbm->dev, hbm->ptr, hbm->bytes, fd);
+}
+
 /* ---- events ------------------------------------------------------------------------------- */
 
 int omnikv_event_create(struct omnikv_device *dev, struct omnikv_event **out)
 {
-	struct omnikv_event *event = calloc(1, sizeof(*event));
+	struct omnikv_event *event;
 
+	if (dev->ops->event_create)
+		return dev->ops->event_create(dev, out);
+	event = calloc(1, sizeof(*event));
 	if (!event)
 		return -ENOMEM;
 	event->dev = dev;
@@ -277,18 +318,28 @@ void omnikv_event_destroy(struct omnikv_event *event)
 	dev = event->dev;
 	pthread_mutex_lock(&dev->lock);
 	pthread_mutex_unlock(&dev->lock);
-	free(event);
+	if (dev->ops->event_destroy)
+		dev->ops->event_destroy(event);
+	else
+		free(event);
 }
 
 void omnikv_event_reset(struct omnikv_event *event)
 {
 	pthread_mutex_lock(&event->dev->lock);
 	atomic_store(&event->state, 0);
+	if (event->dev->ops->event_reset)
+		event->dev->ops->event_reset(event);
 	pthread_mutex_unlock(&event->dev->lock);
 }
 
 int omnikv_event_query(struct omnikv_event *event)
 {
+	int state = atomic_load(&event->state);
+
+	if (state || !event->dev->ops->event_look)
+		return state;
+	event->dev->ops->event_look(event);
 	return atomic_load(&event->state);
 }
 
@@ -310,6 +361,16 @@ void okv_event_fire(struct omnikv_event *event, int status)
 int omnikv_stream_create(struct omnikv_device *dev, struct omnikv_stream **stream)
 {
 	return dev->ops->stream_create(dev, stream);
+}
+
+int omnikv_stream_attach(struct omnikv_device *dev, void *native, struct omnikv_stream **stream)
+{
+	return dev->ops->stream_attach ? dev->ops->stream_attach(dev, native, stream) : -EOPNOTSUPP;
+}
+
+void *omnikv_stream_native(struct omnikv_stream *stream)
+{
+	return stream->dev->ops->stream_native ? stream->dev->ops->stream_native(stream) : NULL;
 }
 
 void omnikv_stream_destroy(struct omnikv_stream *stream)

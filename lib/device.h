@@ -2,11 +2,11 @@
 /*
  * What every kind of device has in common, and the table of what each does its own way.
  *
- * device.c owns opening, HBM accounting and events; device_host.c and device_sim.c own
- * clocks, streams and the moving of bytes; ring.c decides what to move and when. A new kind
+ * device.c owns opening, HBM accounting and events; device_host.c, device_sim.c and device_cuda*.c
+ * own clocks, streams and the moving of bytes; ring.c decides what to move and when. A new kind
  * of device is one more table.
  *
- * On "host" any thread may enter; on "sim" one at a time.
+ * On "host" and "cuda" any thread may enter; on "sim" one at a time.
  */
 #ifndef OKV_DEVICE_H
 #define OKV_DEVICE_H
@@ -21,7 +21,12 @@ struct okv_op;
 
 struct okv_device_ops {
 	const char *name;
-	int (*open)(struct omnikv_device *dev);
+	/* The name may have a unit behind it, as in "cuda:1". */
+	bool has_units;
+	/* The CPU reads and writes HBM at its address. */
+	bool is_cpu_readable;
+	/* @unit: what stood behind the colon, or NULL. config.hbm_bytes 0: take what there is, or leave it. */
+	int (*open)(struct omnikv_device *dev, const char *unit, struct omnikv_error *err);
 	void (*close)(struct omnikv_device *dev);
 	uint64_t (*clock)(struct omnikv_device *dev);
 	/* clock_ns and what only this kind counts */
@@ -37,8 +42,26 @@ struct okv_device_ops {
 
 	/* The state of @event has just changed from 0. Called with dev->lock held. */
 	void (*event_fired)(struct omnikv_device *dev, struct omnikv_event *event);
+
+	/* Memory of the device, zeroed or not; NULL: this machine's. @mapped_bytes: what hbm_freed() is told. */
+	int (*hbm_alloc)(struct omnikv_device *dev, uint64_t bytes, void **ptr, uint64_t *mapped_bytes);
+	/* May the engine's memory be attached? NULL: any may. */
+	int (*hbm_check)(struct omnikv_device *dev, void *ptr, uint64_t bytes);
+	/* A descriptor of the range for other devices; NULL: there is none. */
+	int (*hbm_dmabuf)(struct omnikv_device *dev, void *ptr, uint64_t bytes, int *fd);
 	/* Memory that the device no longer owns. */
-	void (*hbm_freed)(struct omnikv_device *dev, void *ptr, uint64_t bytes);
+	void (*hbm_freed)(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes);
+
+	/* Events that are more than struct omnikv_event; NULL: they are not. Reset with dev->lock held. */
+	int (*event_create)(struct omnikv_device *dev, struct omnikv_event **event);
+	void (*event_destroy)(struct omnikv_event *event);
+	void (*event_reset)(struct omnikv_event *event);
+	/* The state is 0: has the device fired it meanwhile? Calls okv_event_fire() then. */
+	void (*event_look)(struct omnikv_event *event);
+
+	/* Streams and graphs of the device's own driver; NULL: -EOPNOTSUPP. */
+	int (*stream_attach)(struct omnikv_device *dev, void *native, struct omnikv_stream **stream);
+	void *(*stream_native)(struct omnikv_stream *stream);
 
 	int (*poll)(struct omnikv_device *dev);
 	int (*advance)(struct omnikv_device *dev, uint64_t clock_ns);
@@ -104,6 +127,7 @@ struct omnikv_stream {
 
 extern const struct okv_device_ops okv_device_host;
 extern const struct okv_device_ops okv_device_sim;
+extern const struct okv_device_ops okv_device_cuda;
 
 /** @status: 1 or a negative errno. What has fired stays as it is until it is reset. */
 void okv_event_fire(struct omnikv_event *event, int status);

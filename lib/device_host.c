@@ -36,10 +36,12 @@ struct host_ring {
 
 /* ---- device ------------------------------------------------------------------------------- */
 
-static int host_open(struct omnikv_device *dev)
+static int host_open(struct omnikv_device *dev, const char *unit, struct omnikv_error *err)
 {
 	struct host_device *host = calloc(1, sizeof(*host));
 
+	(void)unit;
+	(void)err;
 	if (!host)
 		return -ENOMEM;
 	host->opened_ns = okv_monotonic_ns();
@@ -291,6 +293,7 @@ static bool host_op_recall(struct okv_op *op)
 
 const struct okv_device_ops okv_device_host = {
 	.name = "host",
+	.is_cpu_readable = true,
 	.open = host_open,
 	.close = host_close,
 	.clock = host_clock,

@@ -209,11 +209,13 @@ static void heap_forget(struct sim_device *sim, const void *ptr)
 
 /* ---- device ------------------------------------------------------------------------------- */
 
-static int sim_open(struct omnikv_device *dev)
+static int sim_open(struct omnikv_device *dev, const char *unit, struct omnikv_error *err)
 {
 	struct omnikv_device_config *c = &dev->config;
 	struct sim_device *sim = calloc(1, sizeof(*sim));
 
+	(void)unit;
+	(void)err;
 	if (!sim)
 		return -ENOMEM;
 	if (c->h2d_bytes_s == 0)
@@ -774,6 +776,7 @@ static int sim_ring_wait(struct omnikv_ring *ring, uint64_t timeout_ns)
 
 const struct okv_device_ops okv_device_sim = {
 	.name = "sim",
+	.is_cpu_readable = true,
 	.open = sim_open,
 	.close = sim_close,
 	.clock = sim_clock,

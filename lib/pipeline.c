@@ -24,6 +24,7 @@
 #include "pipeline.h"
 
 #include "crc32c.h"
+#include "device.h"
 #include "sequence.h"
 
 /* Planes begin at multiples of this, so that kernels may use their widest loads. */
@@ -247,6 +248,10 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 		error_set(err, "pipe: drafts cannot be kept in HBM where a layer reads another one's KV; give draft_tokens 0");
 		return -EOPNOTSUPP;
 	}
+	if (c.flags & OMNIKV_PIPE_F_DEBUG_VIEWS && !omnikv_ring_device(ring)->ops->is_cpu_readable) {
+		error_set(err, "pipe: debug views need a device whose memory the CPU reads; unset OMNIKV_DEBUG, or use host or sim");
+		return -EOPNOTSUPP;
+	}
 	need = omnikv_pipe_hbm_bytes(plan, &c);
 	if (need == 0) {
 		error_set(err, "pipe: a slot of this many tokens exceeds 64-bit sizes; give fewer slot_tokens");
@@ -338,8 +343,10 @@ int okv_pipe_reap(struct omnikv_step *step)
 
 int okv_pipe_event_wait(struct omnikv_pipe *pipe, struct omnikv_event *event)
 {
+	uint64_t start_ns = okv_monotonic_ns();
+
 	while (omnikv_event_query(event) == 0) {
-		if (omnikv_device_poll(pipe->dev) == 0)
+		if (omnikv_device_poll(pipe->dev) == 0 || okv_monotonic_ns() - start_ns > OKV_REAP_TIMEOUT_NS)
 			return -ETIME;
 	}
 	return 0;

@@ -13,7 +13,6 @@
  */
 #include "ring.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -574,7 +573,9 @@ void omnikv_ring_exit(struct omnikv_ring *ring)
 		return;
 	ring->dev->ops->ring_exit(ring);
 	ring_unlist(ring);
-	assert(!ring->q.nr_used);
+	/* A copy that the device never ends: what it may still touch is leaked rather than handed to someone else. */
+	if (ring->q.nr_used)
+		return;
 	okv_opq_fini(&ring->q);
 	okv_cq_fini(&ring->cq);
 	okv_sq_fini(&ring->sq);

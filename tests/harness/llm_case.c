@@ -136,7 +136,7 @@ struct llm_config llm_case_config(const struct llm_case *c, const char *device, 
 
 void llm_over_everything(struct llm_case *cases, void (*one)(struct llm_case *c, const struct llm_config *config))
 {
-	static const char *const devices[] = { "host", "sim" };
+	static const char *const devices[] = { "host", "sim", "cuda" };
 	uint32_t i, d, r;
 
 	for (i = 0; i < LLM_NR_CASES; i++) {
@@ -144,7 +144,7 @@ void llm_over_everything(struct llm_case *cases, void (*one)(struct llm_case *c,
 			print_message("# %s: its files are not there, see OMNIKV_DATA\n", cases[i].name);
 			continue;
 		}
-		for (d = 0; d < 2; d++) {
+		for (d = 0; d < 3; d++) {
 			for (r = 1; r <= 2; r++) {
 				struct llm_config config = llm_case_config(&cases[i], devices[d], r);
 

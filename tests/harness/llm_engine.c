@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "ring_fixture.h"
+
 void llm_engine_open(struct llm_engine *e, const struct llm_config *config)
 {
 	struct omnikv_plan_config pc = { .size = sizeof(pc), .block_tokens = config->block_tokens, .granule_bytes = 4096 };
@@ -39,6 +41,7 @@ void llm_engine_open(struct llm_engine *e, const struct llm_config *config)
 	assert_int_equal(omnikv_client_open(e->pool, OMNIKV_CLIENT_F_MANAGER, &e->client), 0);
 	assert_int_equal(omnikv_manager_create(e->client, &mc, &e->manager, &err), 0);
 	assert_int_equal(omnikv_space_open(e->manager, &ns, &e->plan, &e->space, &err), 0);
+	fixture_device(config->device);
 	assert_int_equal(omnikv_device_open(config->device, &e->config.device_config, &e->dev, &err), 0);
 	assert_int_equal(omnikv_stream_create(e->dev, &e->stream), 0);
 	assert_int_equal(omnikv_ring_init(e->client, e->dev, &rc, &e->ring, &err), 0);

@@ -8,8 +8,12 @@
  */
 #include "ring_fixture.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <libgen.h>
+#include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
 uint64_t fixture_now_ns(void)
 {
@@ -29,11 +33,62 @@ uint64_t fixture_random(uint64_t *state)
 	return *state = x;
 }
 
+/* The driver stands beside the program, and stays loaded once it is. */
+static void *fake_driver(void)
+{
+	char self[4096], path[4096 + 64];
+	static void *handle;
+	ssize_t len;
+
+	if (handle)
+		return handle;
+	len = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	assert_true(len > 0);
+	self[len] = '\0';
+	snprintf(path, sizeof(path), "%s/../../lib/libfake-cuda.so", dirname(self));
+	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	if (!handle)
+		print_error("%s\n", dlerror());
+	assert_non_null(handle);
+	assert_int_equal(setenv("OMNIKV_CUDA_DRIVER", path, 1), 0);
+	/* What it measures of itself is kept beside other temporary files. */
+	snprintf(path, sizeof(path), "%s/fake-cuda-cache", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	assert_int_equal(setenv("XDG_CACHE_HOME", path, 1), 0);
+	return handle;
+}
+
+void fixture_cuda_set(const char *key, long value)
+{
+	int (*set)(const char *, long) = (int (*)(const char *, long))dlsym(fake_driver(), "fake_cuda_set");
+
+	assert_non_null(set);
+	assert_int_equal(set(key, value), 0);
+}
+
+long fixture_cuda_get(const char *key)
+{
+	long (*get)(const char *) = (long (*)(const char *))dlsym(fake_driver(), "fake_cuda_get");
+	long value;
+
+	assert_non_null(get);
+	value = get(key);
+	assert_true(value >= 0);
+	return value;
+}
+
+void fixture_device(const char *device)
+{
+	if (!strncmp(device, "cuda", 4))
+		fixture_cuda_set("reset", 0);
+}
+
 void fixture_open(struct ring_fixture *f, const char *device, const char *pool_spec,
 		  const struct omnikv_device_config *device_config, const struct omnikv_ring_config *ring_config)
 {
 	memset(f, 0, sizeof(*f));
 	f->is_sim = !strcmp(device, "sim");
+	f->is_cuda = !strncmp(device, "cuda", 4);
+	fixture_device(device);
 	if (pool_spec) {
 		struct omnikv_pool_config c = { .size = sizeof(c), .flags = OMNIKV_POOL_F_NO_POPULATE };
 
@@ -50,6 +105,14 @@ void fixture_close(struct ring_fixture *f)
 	omnikv_ring_exit(f->ring);
 	omnikv_stream_destroy(f->stream);
 	omnikv_device_close(f->dev);
+	if (f->is_cuda) {
+		static const char *const held[] = { "registrations", "host", "device", "streams", "contexts" };
+		size_t i;
+
+		/* All is given back, whatever the test did. */
+		for (i = 0; i < sizeof(held) / sizeof(held[0]); i++)
+			assert_int_equal(fixture_cuda_get(held[i]), 0);
+	}
 	if (f->pool) {
 		struct omnikv_pool_info info = { .size = sizeof(info) };
 

@@ -17,10 +17,11 @@
 #include <cmocka.h>
 #include <omnikv/ring.h>
 
-/** One test over each device; the test's state is the device's name. */
-#define ON_BOTH_DEVICES(fn) \
+/** One test over each device; the test's state is the device's name. "cuda" is on the driver of tests/harness/cuda. */
+#define ON_EACH_DEVICE(fn) \
 	{ #fn "_on_host", fn, NULL, NULL, (void *)"host" }, \
-	{ #fn "_on_sim", fn, NULL, NULL, (void *)"sim" }
+	{ #fn "_on_sim", fn, NULL, NULL, (void *)"sim" }, \
+	{ #fn "_on_cuda", fn, NULL, NULL, (void *)"cuda" }
 
 #define FIXTURE_WAIT_NS		(UINT64_C(20) * 1000000000)
 
@@ -31,7 +32,14 @@ struct ring_fixture {
 	struct omnikv_stream	*stream;
 	struct omnikv_ring	*ring;
 	bool			is_sim;
+	bool			is_cuda;
 };
+
+/** Before opening: the device "cuda" is on the tests' driver from now on, in its first state; others are as they are. */
+void fixture_device(const char *device);
+/** As fake_cuda_set() and fake_cuda_get() of tests/harness/cuda/fake_driver.h; fails the test on an unknown key. */
+void fixture_cuda_set(const char *key, long value);
+long fixture_cuda_get(const char *key);
 
 /** @pool_spec, @device_config and @ring_config may be NULL. */
 void fixture_open(struct ring_fixture *f, const char *device, const char *pool_spec,

@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "ring_fixture.h"
+
 static uint64_t mix(uint64_t x)
 {
 	x ^= x >> 30;
@@ -53,6 +55,7 @@ void toy_engine_open(struct toy_engine *e, const struct toy_config *config)
 	assert_int_equal(omnikv_client_open(e->pool, OMNIKV_CLIENT_F_MANAGER, &e->client), 0);
 	assert_int_equal(omnikv_manager_create(e->client, NULL, &e->manager, &err), 0);
 	assert_int_equal(omnikv_space_open(e->manager, &ns, &e->plan, &e->space, &err), 0);
+	fixture_device(config->device);
 	assert_int_equal(omnikv_device_open(config->device, &e->config.device_config, &e->dev, &err), 0);
 	assert_int_equal(omnikv_stream_create(e->dev, &e->stream), 0);
 	assert_int_equal(omnikv_ring_init(e->client, e->dev, &rc, &e->ring, &err), 0);
@@ -181,7 +184,8 @@ static void kernel_run(void *arg)
 			uint64_t all = entries(group, s->hist_tokens + s->new_tokens);
 			uint64_t row = gv->cu_kv[i];
 
-			if (!s->seq)
+			/* The test may have aborted it: on "cuda" this is another thread. */
+			if (!__atomic_load_n(&s->seq, __ATOMIC_ACQUIRE))
 				continue;
 			for (p = 0; p < gv->nr_planes; p++) {
 				if (group->tokens_per_entry == 0) {

@@ -113,11 +113,11 @@ static struct toy_config config_of(const char *device, uint32_t layout, uint32_t
 
 static void over_everything(void (*one)(const struct toy_config *config))
 {
-	static const char *const devices[] = { "host", "sim" };
+	static const char *const devices[] = { "host", "sim", "cuda" };
 	uint32_t d, l, r;
 
 	layouts_make();
-	for (d = 0; d < 2; d++) {
+	for (d = 0; d < 3; d++) {
 		for (l = 0; l < NR_LAYOUTS; l++) {
 			for (r = 1; r <= 3; r++) {
 				struct toy_config config = config_of(devices[d], l, r);
@@ -278,7 +278,8 @@ static void abort_hook(void *arg, struct omnikv_step *step, uint32_t layer)
 	assert_int_equal(omnikv_seq_abort(step, *at->seq), -ENOENT);
 	/* Its transfers may be under way: the pool keeps the memory until they are over. */
 	omnikv_seq_close(*at->seq);
-	*at->seq = NULL;
+	/* On "cuda" kernels look at it from another thread. */
+	__atomic_store_n(at->seq, NULL, __ATOMIC_RELEASE);
 }
 
 static void one_abort(const struct toy_config *config)

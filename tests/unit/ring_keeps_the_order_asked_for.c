@@ -462,20 +462,20 @@ static void impossible_rings_are_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_BOTH_DEVICES(chain_runs_in_order),
-		ON_BOTH_DEVICES(chain_ends_at_its_first_failure),
-		ON_BOTH_DEVICES(chain_spans_submissions),
-		ON_BOTH_DEVICES(drain_waits_for_all_and_holds_all),
-		ON_BOTH_DEVICES(barrier_waits_for_all_and_holds_none),
-		ON_BOTH_DEVICES(cancel_finds_one_or_none),
-		ON_BOTH_DEVICES(cancelled_link_takes_the_rest_of_its_chain),
-		ON_BOTH_DEVICES(deadline_ends_the_wait_for_an_event),
-		ON_BOTH_DEVICES(default_deadline_is_the_ring_s),
-		ON_BOTH_DEVICES(submission_is_refused_where_a_result_could_be_lost),
-		ON_BOTH_DEVICES(wait_gives_up_after_its_time),
-		ON_BOTH_DEVICES(exit_with_everything_in_flight),
-		ON_BOTH_DEVICES(wrong_requests_are_refused_one_by_one),
-		ON_BOTH_DEVICES(impossible_rings_are_refused),
+		ON_EACH_DEVICE(chain_runs_in_order),
+		ON_EACH_DEVICE(chain_ends_at_its_first_failure),
+		ON_EACH_DEVICE(chain_spans_submissions),
+		ON_EACH_DEVICE(drain_waits_for_all_and_holds_all),
+		ON_EACH_DEVICE(barrier_waits_for_all_and_holds_none),
+		ON_EACH_DEVICE(cancel_finds_one_or_none),
+		ON_EACH_DEVICE(cancelled_link_takes_the_rest_of_its_chain),
+		ON_EACH_DEVICE(deadline_ends_the_wait_for_an_event),
+		ON_EACH_DEVICE(default_deadline_is_the_ring_s),
+		ON_EACH_DEVICE(submission_is_refused_where_a_result_could_be_lost),
+		ON_EACH_DEVICE(wait_gives_up_after_its_time),
+		ON_EACH_DEVICE(exit_with_everything_in_flight),
+		ON_EACH_DEVICE(wrong_requests_are_refused_one_by_one),
+		ON_EACH_DEVICE(impossible_rings_are_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

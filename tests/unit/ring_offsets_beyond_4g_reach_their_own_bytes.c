@@ -73,7 +73,7 @@ static void each_block_reads_back_its_own_id(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_BOTH_DEVICES(each_block_reads_back_its_own_id),
+		ON_EACH_DEVICE(each_block_reads_back_its_own_id),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

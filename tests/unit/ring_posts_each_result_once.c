@@ -234,11 +234,11 @@ static void ring_of_4096_completes_everything(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_BOTH_DEVICES(slow_consumer_loses_no_completion),
-		ON_BOTH_DEVICES(ring_of_one_completes_everything),
-		ON_BOTH_DEVICES(ring_of_two_completes_everything),
-		ON_BOTH_DEVICES(ring_of_32_completes_everything),
-		ON_BOTH_DEVICES(ring_of_4096_completes_everything),
+		ON_EACH_DEVICE(slow_consumer_loses_no_completion),
+		ON_EACH_DEVICE(ring_of_one_completes_everything),
+		ON_EACH_DEVICE(ring_of_two_completes_everything),
+		ON_EACH_DEVICE(ring_of_32_completes_everything),
+		ON_EACH_DEVICE(ring_of_4096_completes_everything),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

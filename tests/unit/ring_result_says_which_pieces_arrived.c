@@ -121,7 +121,7 @@ static void failed_copy_reports_what_arrived(void **state)
 	if (f.is_sim) {
 		assert_int_equal(omnikv_device_fail_next(f.dev, 1, -EIO), 0);
 	} else {
-		struct okv_failpoint point = { .name = "ring.copy", .nth = 2, .times = 1, .error = EIO };
+		struct okv_failpoint point = { .name = "ring.copy", .nth = f.is_cuda ? 1 : 2, .times = 1, .error = EIO };
 
 		assert_int_equal(okv_failpoint_arm(&point), 0);
 	}
@@ -139,7 +139,8 @@ static void failed_copy_reports_what_arrived(void **state)
 		}
 	}
 	assert_int_equal(nr, cqe.nr_valid);
-	assert_true(nr > 0 && nr < 256);
+	/* A part of 256 pieces is one submission to a driver: all or nothing. */
+	assert_true(nr < 256 && (nr > 0 || f.is_cuda));
 	assert_int_equal(omnikv_device_info(f.dev, &info), 0);
 	assert_int_equal(info.nr_failed, 1);
 	/* The next one is whole again. */
@@ -403,11 +404,11 @@ static void failed_load_lets_the_stream_go_on(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_BOTH_DEVICES(vanished_blocks_are_not_reported_loaded),
-		ON_BOTH_DEVICES(failed_copy_reports_what_arrived),
-		ON_BOTH_DEVICES(pieces_of_any_shape_round_trip),
-		ON_BOTH_DEVICES(stores_go_into_own_private_memory_only),
-		ON_BOTH_DEVICES(failed_load_lets_the_stream_go_on),
+		ON_EACH_DEVICE(vanished_blocks_are_not_reported_loaded),
+		ON_EACH_DEVICE(failed_copy_reports_what_arrived),
+		ON_EACH_DEVICE(pieces_of_any_shape_round_trip),
+		ON_EACH_DEVICE(stores_go_into_own_private_memory_only),
+		ON_EACH_DEVICE(failed_load_lets_the_stream_go_on),
 		{ "withdrawn_copy_keeps_its_memory_until_notified", withdrawn_copy_keeps_its_memory_until_notified,
 		  NULL, NULL, (void *)"sim" },
 		{ "withdrawn_host_copy_stops", withdrawn_host_copy_stops, NULL, NULL, (void *)"host" },

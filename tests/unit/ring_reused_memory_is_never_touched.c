@@ -323,7 +323,7 @@ static void slow_copies_do_not_reach_reused_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_BOTH_DEVICES(aborted_request_never_writes_into_reused_memory),
+		ON_EACH_DEVICE(aborted_request_never_writes_into_reused_memory),
 		{ "slow_copies_do_not_reach_reused_memory", slow_copies_do_not_reach_reused_memory, NULL, NULL,
 		  (void *)"host" },
 	};

@@ -4,11 +4,12 @@
  *
  * "host" is this machine's memory with a worker thread a ring; "sim" is a simulated
  * accelerator with real memory and its own clock, which moves bytes only when polled,
- * late and out of order on request. Both follow the same rules, so that everything that
+ * late and out of order on request. "cuda" (or "cuda:N") is an NVIDIA GPU by its driver, which is
+ * looked for when the device is opened. All follow the same rules, so that everything that
  * runs on a GPU can be tried without one.
  *
  * A simulated device with all of its rings, streams and events belongs to one thread at a time.
- * On "host" a stream belongs to one thread; events may be recorded, waited for and queried by any.
+ * Elsewhere a stream belongs to one thread; events may be recorded, waited for and queried by any.
  */
 #ifndef OMNIKV_DEVICE_H
 #define OMNIKV_DEVICE_H
@@ -34,14 +35,15 @@ struct omnikv_event;
 #define OMNIKV_DEVICE_F_ALL		0x3u
 
 /**
- * struct omnikv_device_config - the simulated device; ignored by "host" but for @hbm_bytes
- * @hbm_bytes:   device memory that may be created; 0 is 16 GiB (backed only where touched)
+ * struct omnikv_device_config - the simulated device; ignored by the others but for @hbm_bytes and @max_sms
+ * @hbm_bytes:   device memory that may be created; 0 is 16 GiB (backed only where touched), on "cuda" all of it
  * @h2d_bytes_s, @d2h_bytes_s: link speed, bytes a second of device time; 0 is 50e9
  * @transfer_ns: fixed cost of one transfer operation; 0 is 2000
  * @piece_ns:    cost of one piece within it; 0 is none
  * @late_ns:     with F_SHUFFLE
  * @fail_ppm:    transfers that fail with -EIO, in millionths
  * @seed:        of all that is random
+ * @max_sms:     cuda: multiprocessors that copying kernels may use at once; 0 is 4
  */
 struct omnikv_device_config {
 	size_t		size;
@@ -54,7 +56,18 @@ struct omnikv_device_config {
 	uint64_t	piece_ns;
 	uint64_t	late_ns;
 	uint64_t	seed;
+	uint32_t	max_sms;
+	uint32_t	reserved;
 };
+
+/** cuda: HBM can be exported (omnikv_hbm_dmabuf()). */
+#define OMNIKV_DEVICE_HAS_DMABUF	(1u << 0)
+/** cuda: the nvidia-peermem module is loaded, so that network cards reach HBM by its address. */
+#define OMNIKV_DEVICE_HAS_PEERMEM	(1u << 1)
+/** cuda: the driver has cuMemcpyBatchAsync(). */
+#define OMNIKV_DEVICE_HAS_BATCH		(1u << 2)
+/** cuda: the copying kernels are in this build, and fit the GPU. */
+#define OMNIKV_DEVICE_HAS_KERNELS	(1u << 3)
 
 struct omnikv_device_info {
 	size_t		size;
@@ -67,9 +80,47 @@ struct omnikv_device_info {
 	uint64_t	compute_ns;		/* sum of the durations launched */
 	uint64_t	stall_ns;		/* time that streams waited for events with work behind them */
 	uint64_t	nr_failed;		/* transfers that failed */
+	uint32_t	features;		/* OMNIKV_DEVICE_HAS_* */
+	uint32_t	nr_sms;			/* multiprocessors */
+	uint64_t	host_bytes;		/* cuda: pools that rings use */
+	uint64_t	host_mapped_bytes;	/* cuda: of these, registered with the driver so far */
+	uint64_t	host_refused_bytes;	/* cuda: of these, refused by the driver: they go by the bounce buffer */
+	uint64_t	bounced_bytes;		/* cuda: moved by way of the bounce buffer */
+	uint64_t	engine_bytes;		/* cuda: moved by the copy engine, a call a run */
+	uint64_t	batch_bytes;		/* cuda: by cuMemcpyBatchAsync() */
+	uint64_t	kernel_bytes;		/* cuda: by a kernel */
 };
 
-/** @name: "host" or "sim"; -ENODEV else, with what there is in @err. */
+/**
+ * struct omnikv_device_entry - one GPU of this machine
+ * @name: for omnikv_device_open()
+ */
+struct omnikv_device_entry {
+	char		name[32];
+	char		model[64];
+	uint8_t		uuid[16];
+	uint64_t	hbm_bytes;
+	uint32_t	nr_sms;
+	uint32_t	compute;		/* 90 is 9.0 */
+};
+
+/**
+ * omnikv_device_list() - the GPUs that this process can use
+ * @entries: [max]
+ * @why:     where there is none: the reason, in one line
+ *
+ * Return: how many there are, which may be more than @max; 0 also where there is no driver.
+ */
+OMNIKV_API int omnikv_device_list(struct omnikv_device_entry *entries, uint32_t max, struct omnikv_error *why);
+
+/**
+ * omnikv_device_open() - open by name
+ * @name: "host", "sim", "cuda" (the first GPU) or "cuda:N"
+ *
+ * Return: 0, or -ENODEV (unknown, or no such GPU; @err says why), -ENOSYS (a driver that is too old), -EINVAL,
+ * -E2BIG, -ENOMEM. The first opening of a GPU measures its copy paths, which takes a second or two; the result is kept
+ * in the user's cache folder.
+ */
 OMNIKV_API int omnikv_device_open(const char *name, const struct omnikv_device_config *config,
 				  struct omnikv_device **dev, struct omnikv_error *err);
 /** All rings, streams and memory of the device must be gone. */
@@ -78,24 +129,36 @@ OMNIKV_API int omnikv_device_info(struct omnikv_device *dev, struct omnikv_devic
 
 /** Reserve and bind device memory; -ENOMEM over the capacity. omnikv allocates none after this. */
 OMNIKV_API int omnikv_hbm_create(struct omnikv_device *dev, uint64_t bytes, struct omnikv_hbm **hbm);
-/** Use the engine's own device memory. */
+/**
+ * Use the engine's own device memory. On "cuda" -EINVAL unless all of it is plain memory of this GPU (managed
+ * memory is not).
+ */
 OMNIKV_API int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t bytes, struct omnikv_hbm **hbm);
 /** -EBUSY while a transfer uses it. */
 OMNIKV_API int omnikv_hbm_destroy(struct omnikv_hbm *hbm);
 /** Device address; readable by the CPU on "host" and "sim". */
 OMNIKV_API void *omnikv_hbm_ptr(const struct omnikv_hbm *hbm);
 OMNIKV_API uint64_t omnikv_hbm_bytes(const struct omnikv_hbm *hbm);
+/** cuda: a descriptor of a dma-buf over all of it, for network cards and disks; the caller closes it. -EOPNOTSUPP. */
+OMNIKV_API int omnikv_hbm_dmabuf(const struct omnikv_hbm *hbm, int *fd);
 
 /*
  * Streams run what they are given in order. On "host" a stream is the calling thread: waiting
- * blocks and launching calls. On "sim" work is queued and runs when the device is polled.
+ * blocks and launching calls. On "sim" work is queued and runs when the device is polled. On "cuda"
+ * it is one of the driver's, and waits for events on the device, not on the host.
  */
 OMNIKV_API int omnikv_stream_create(struct omnikv_device *dev, struct omnikv_stream **stream);
+/** cuda: an engine's own stream (a CUstream), which stays its; the device's primary context made it. -EOPNOTSUPP elsewhere. */
+OMNIKV_API int omnikv_stream_attach(struct omnikv_device *dev, void *native, struct omnikv_stream **stream);
+/** cuda: the CUstream; NULL elsewhere. */
+OMNIKV_API void *omnikv_stream_native(struct omnikv_stream *stream);
 /** Its work must be done (omnikv_stream_sync()): what has not run is dropped, and its events never fire. */
 OMNIKV_API void omnikv_stream_destroy(struct omnikv_stream *stream);
 /**
  * A "kernel": @fn(@arg) runs when the stream gets there, then @duration_ns of device time pass. @fn may be
  * NULL; on "sim" it runs inside a poll: it may submit, launch and record, but neither wait nor destroy.
+ * On "cuda" it runs on a thread of the driver, and may call nothing of the driver or of this device's streams;
+ * engines launch their kernels themselves, on omnikv_stream_native().
  */
 OMNIKV_API int omnikv_stream_launch(struct omnikv_stream *stream, uint64_t duration_ns,
 				    void (*fn)(void *arg), void *arg);
@@ -118,13 +181,14 @@ OMNIKV_API int omnikv_event_query(struct omnikv_event *event);
 /**
  * omnikv_device_poll() - let a simulated device run
  *
- * Runs the next thing that is due and moves the clock to it; nothing on "host". The deadline of an
+ * Runs the next thing that is due and moves the clock to it; nothing on "host"; on "cuda" it looks whether
+ * events have fired, after a short sleep. The deadline of an
  * operation that nothing else in the queue precedes does not move the clock here, since the caller
  * may be about to give the device what that operation waits for; waiting calls move it there.
  * Return: 1 when something ran, 0 when nothing can.
  */
 OMNIKV_API int omnikv_device_poll(struct omnikv_device *dev);
-/** sim: let idle time pass up to @clock_ns (runs what is due before). -EOPNOTSUPP on "host". */
+/** sim: let idle time pass up to @clock_ns (runs what is due before). -EOPNOTSUPP elsewhere. */
 OMNIKV_API int omnikv_device_advance(struct omnikv_device *dev, uint64_t clock_ns);
 /** sim: the @nth transfer from now (1 is the next) fails with @error (a negative errno). */
 OMNIKV_API int omnikv_device_fail_next(struct omnikv_device *dev, uint32_t nth, int error);
