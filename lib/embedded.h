@@ -45,6 +45,7 @@ struct okv_embedded_pool {
 	int				fd_ro;		/* the same memory, opened read-only; -1 where /proc is missing */
 	bool				is_file;
 	bool				is_shared;	/* other processes map it; see share.h */
+	char				*path;		/* of a shared pool's file; NULL: a memfd */
 	uint32_t			page_kind;
 	unsigned char			*map_base;	/* the memfd: data; a file: header, records, data */
 	uint64_t			map_bytes;

@@ -826,6 +826,13 @@ static int pool_open(const struct okv_pool_spec *spec, const struct omnikv_pool_
 	pool->pool.provider = &okv_provider_embedded;
 	pool->pool.granule_bytes = op.header.granule_bytes;
 	pthread_mutex_init(&pool->lock, NULL);
+	if (is_shared && spec->name) {
+		pool->path = strdup(spec->name);
+		if (!pool->path) {
+			ret = -ENOMEM;
+			goto err_unmap;
+		}
+	}
 
 	ret = kept_fd >= 0 ? open_kept(&op) : spec->name ? open_named(&op) : open_anonymous(&op);
 	if (ret)

@@ -8,8 +8,11 @@
  */
 #include "share.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -68,15 +71,34 @@ bool okv_share_is_proof(struct omnikv_pool *base, int memory, uint32_t id)
 
 /* ---- tables ----------------------------------------------------------------------------- */
 
+/* NULL where tables are no files; else @path. */
+static const char *table_path(const struct okv_embedded_pool *pool, uint32_t id, char path[PATH_MAX])
+{
+	int n = pool->path ? snprintf(path, PATH_MAX, "%s.leases.%u", pool->path, id) : 0;
+
+	return n > 0 && n < PATH_MAX ? path : NULL;
+}
+
+/* A table that is memory may not shrink; a file beside the pool is as safe from that as the pool. */
+static bool table_is_safe(const struct okv_embedded_pool *pool, int fd)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+	struct stat st;
+	int has;
+
+	if (fstat(fd, &st) || (uint64_t)st.st_size != okv_lease_bytes(pool->map.nr_granules))
+		return false;
+	has = fcntl(fd, F_GET_SEALS);
+	return has >= 0 ? (has & seals) == seals : pool->path && S_ISREG(st.st_mode) && st.st_uid == geteuid();
+}
+
 static int table_map(struct okv_embedded_pool *pool, struct okv_embedded_client *client, int fd)
 {
 	uint64_t nr = pool->map.nr_granules, bytes = okv_lease_bytes(nr);
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-	struct stat st;
 	void *base;
 
 	/* Memory that may shrink would end this process by a signal. */
-	if (fstat(fd, &st) || (uint64_t)st.st_size != bytes || (fcntl(fd, F_GET_SEALS) & seals) != seals)
+	if (!table_is_safe(pool, fd))
 		return -EINVAL;
 	base = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
 	if (base == MAP_FAILED)
@@ -90,21 +112,81 @@ static int table_map(struct okv_embedded_pool *pool, struct okv_embedded_client 
 
 static int table_new(struct okv_embedded_pool *pool, struct okv_embedded_client *client)
 {
+	char room[PATH_MAX];
+	const char *path = table_path(pool, client->id, room);
 	int fd, ret;
 
-	fd = OKV_FAILPOINT("share.table") ? -1 : okv_fd_high(memfd_create("omnikv-leases", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-	if (fd < 0)
-		return errno ? -errno : -EMFILE;
-	if (ftruncate(fd, (off_t)okv_lease_bytes(pool->map.nr_granules)) ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-		ret = -errno;
-		close(fd);
+	ret = -OKV_FAILPOINT("share.table");
+	if (ret)
 		return ret;
+	/* What lies there under that name is of a client that is gone. */
+	if (path)
+		unlink(path);
+	fd = okv_fd_high(path ? open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600) :
+			 memfd_create("omnikv-leases", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)okv_lease_bytes(pool->map.nr_granules)) ||
+	    (!path && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)))
+		ret = -errno;
+	else
+		ret = table_map(pool, client, fd);
+	if (ret) {
+		close(fd);
+		if (path)
+			unlink(path);
 	}
+	return ret;
+}
+
+/* The table that an earlier authority made for a client that lives. */
+static int table_find(struct okv_embedded_pool *pool, struct okv_embedded_client *client)
+{
+	char room[PATH_MAX];
+	const char *path = table_path(pool, client->id, room);
+	int fd, ret;
+
+	if (!path)
+		return -ENOENT;
+	fd = okv_fd_high(open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+	if (fd < 0)
+		return -errno;
 	ret = table_map(pool, client, fd);
 	if (ret)
 		close(fd);
 	return ret;
+}
+
+/* Tables of clients that ended while there was no authority. */
+static void tables_clean(struct okv_embedded_pool *pool)
+{
+	char dir[PATH_MAX], *slash;
+	const char *base;
+	struct dirent *entry;
+	unsigned int id;
+	size_t len;
+	DIR *list;
+
+	if (!pool->path || strlen(pool->path) >= sizeof(dir))
+		return;
+	strcpy(dir, pool->path);
+	slash = strrchr(dir, '/');
+	base = slash ? pool->path + (slash - dir) + 1 : pool->path;
+	if (slash)
+		slash[slash == dir] = '\0';
+	len = strlen(base);
+	list = opendir(slash ? dir : ".");
+	while (list && (entry = readdir(list))) {
+		int end = 0;
+
+		if (strncmp(entry->d_name, base, len) ||
+		    sscanf(entry->d_name + len, ".leases.%u%n", &id, &end) != 1 || entry->d_name[len + (size_t)end])
+			continue;
+		if (!okv_share_is_alive(pool, id))
+			unlinkat(dirfd(list), entry->d_name, 0);
+	}
+	if (list)
+		closedir(list);
 }
 
 static void table_unmap(struct okv_embedded_client *client)
@@ -219,12 +301,16 @@ int okv_share_free_locked(struct okv_embedded_pool *pool, struct okv_embedded_cl
 
 void okv_share_forget_locked(struct okv_embedded_pool *pool, struct okv_embedded_client *client)
 {
+	char path[PATH_MAX];
+
 	if (!client->is_remote)
 		return;
 	client->is_remote = false;
 	pool->nr_remotes--;
 	if (client->is_unknown)
 		pool->nr_unknown--;
+	if (table_path(pool, client->id, path))
+		unlink(path);
 	table_unmap(client);
 }
 
@@ -463,10 +549,12 @@ int okv_share_recover(struct okv_embedded_pool *pool)
 		ret = okv_embedded_client_new(pool, 0, id, &client);
 		if (ret)
 			return ret;
-		client->is_remote = client->is_absent = client->is_unknown = true;
+		client->is_remote = client->is_absent = true;
+		client->is_unknown = table_find(pool, client) != 0;
 		pool->nr_remotes++;
-		pool->nr_unknown++;
+		pool->nr_unknown += client->is_unknown;
 	}
+	tables_clean(pool);
 	while (okv_extent_map_next(&pool->map, &cursor, &view)) {
 		if (view.state == OMNIKV_EXTENT_QUARANTINED) {
 			ret = limbo_reserve(pool, 1);
@@ -496,8 +584,11 @@ void okv_share_abandon(struct okv_embedded_pool *pool)
 		next = client->next;
 		if (!client->is_remote)
 			continue;
-		okv_share_forget_locked(pool, client);
-		pool->nr_clients--;
+		/* Its table stays for the next authority. */
+		client->is_remote = false;
+		pool->nr_remotes--;
+		table_unmap(client);
+		pool->nr_clients -= !client->is_over;
 		if (pool->manager == client)
 			pool->manager = NULL;
 		okv_embedded_client_free_locked(pool, client);
@@ -507,6 +598,8 @@ void okv_share_abandon(struct okv_embedded_pool *pool)
 void okv_share_fini(struct okv_embedded_pool *pool)
 {
 	free(pool->limbo);
+	free(pool->path);
 	pool->limbo = NULL;
+	pool->path = NULL;
 	pool->nr_limbo = 0;
 }

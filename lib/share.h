@@ -9,6 +9,9 @@
  * the authority, so it is the truth about who may still touch the memory: leases (lease.h) and PRIVATE
  * extents end with it, and not with a connection.
  *
+ * A lease table is a memfd, or, where the pool is a file, a file beside it named FILE.leases.NUMBER: the next
+ * authority then knows all leases by itself.
+ *
  * An extent that is given up while a table counts it keeps one reference of the authority, "in limbo",
  * until okv_share_settle() finds it in no table.
  *

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -174,9 +175,10 @@ static void a_client_that_says_that_it_is_over_leaves_its_transfers(void **state
 	omnikv_pool_close(pool);
 }
 
-/* A new authority over the memory of @text or @fd, while @engine lives and @dead does not. */
-static void take_over(const char *text, int fd, struct process *engine, struct process *dead,
-		      const struct omnikv_extent *mine, const struct omnikv_extent *leased)
+/* A new authority over the memory of @text or @fd, while @engine lives. */
+static void take_over(const char *text, int fd, struct process *engine,
+		      const struct omnikv_extent *mine, const struct omnikv_extent *leased,
+		      const struct omnikv_extent *sealed)
 {
 	struct omnikv_pool *pool = open_pool(text, fd);
 	struct omnikv_client *manager, *back;
@@ -187,18 +189,23 @@ static void take_over(const char *text, int fd, struct process *engine, struct p
 	assert_int_not_equal(okv_embedded_client(manager)->id, engine->id);
 	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_PRIVATE), mine->nr_granules);
 	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_SEALED), leased->nr_granules + 16);
-	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_QUARANTINED), 32);
-	/* What the living one leases is not known yet: nothing that is given up is used again. */
+	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_QUARANTINED), fd >= 0 ? 32 : 0);
 	assert_true(okv_share_is_leased(pool, leased));
+	assert_int_equal(okv_share_is_leased(pool, sealed), fd >= 0);
 	assert_int_equal(omnikv_extent_free(manager, leased, 1), 0);
-	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_QUARANTINED), 32 + leased->nr_granules);
-	assert_int_equal(okv_share_settle(pool), 3);
-
-	/* A table that could be cut off under the authority is none. */
-	table = memfd_create("table", MFD_CLOEXEC);
-	assert_int_equal(ftruncate(table, (off_t)okv_lease_bytes(NR_GRANULES)), 0);
-	assert_int_equal(okv_share_reattach(pool, engine->id, 0, engine->fds.memory, table, &back), -EINVAL);
-	close(table);
+	if (fd >= 0) {
+		/* What the living one leases is not known yet: nothing that is given up is used again. */
+		assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_QUARANTINED), 32 + leased->nr_granules);
+		assert_int_equal(okv_share_settle(pool), 3);
+		/* A table that could be cut off under the authority is none. */
+		table = memfd_create("table", MFD_CLOEXEC);
+		assert_int_equal(ftruncate(table, (off_t)okv_lease_bytes(NR_GRANULES)), 0);
+		assert_int_equal(okv_share_reattach(pool, engine->id, 0, engine->fds.memory, table, &back), -EINVAL);
+		close(table);
+	} else {
+		/* Its table lies beside the pool's file. */
+		assert_int_equal(okv_share_settle(pool), 2);
+	}
 	assert_int_equal(okv_share_reattach(pool, engine->id, 0, engine->fds.memory, dup(engine->leases), &back), 0);
 	assert_int_equal(okv_share_settle(pool), 1);
 	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_QUARANTINED), leased->nr_granules);
@@ -207,7 +214,6 @@ static void take_over(const char *text, int fd, struct process *engine, struct p
 	assert_int_equal(okv_share_settle(pool), 0);
 	assert_int_equal(omnikv_extent_alloc(manager, NR_GRANULES - 16 - mine->nr_granules, 1, NULL, 0, &ext), -ENOSPC);
 	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES - 16 - mine->nr_granules);
-	(void)dead;
 	okv_share_detach(back);
 	process_end(engine);
 	assert_int_equal(okv_share_settle(pool), 0);
@@ -232,11 +238,10 @@ static void change_of_authority(const char *text, bool is_kept)
 	okv_lease_add(&engine.table, (uint32_t)leased.granule);
 	okv_lease_add(&dead.table, (uint32_t)waiting.granule);
 	assert_int_equal(omnikv_extent_free(manager, &waiting, 1), 0);
-	(void)sealed;
 	/* Both lose their authority, and one its life. */
 	omnikv_pool_close(pool);
 	process_end(&dead);
-	take_over(text, fd, &engine, &dead, &mine, &leased);
+	take_over(text, fd, &engine, &mine, &leased, &sealed);
 	if (fd >= 0)
 		close(fd);
 }
@@ -245,6 +250,19 @@ static void a_new_authority_over_kept_memory_goes_on(void **state)
 {
 	(void)state;
 	change_of_authority("4M", true);
+}
+
+/* Files whose name begins with that of @name. */
+static int count_files(const char *name)
+{
+	glob_t found;
+	char pattern[96];
+	int nr;
+
+	snprintf(pattern, sizeof(pattern), "%s*", name);
+	nr = glob(pattern, 0, NULL, &found) ? 0 : (int)found.gl_pathc;
+	globfree(&found);
+	return nr;
 }
 
 static void a_new_authority_over_a_file_goes_on(void **state)
@@ -256,6 +274,8 @@ static void a_new_authority_over_a_file_goes_on(void **state)
 	snprintf(text, sizeof(text), "embedded:4M:%s", path);
 	change_of_authority(text, false);
 	unlink(path);
+	/* No table is left behind. */
+	assert_int_equal(count_files(path), 0);
 }
 
 static void who_does_not_share_waits_for_the_last_client(void **state)
@@ -275,6 +295,9 @@ static void who_does_not_share_waits_for_the_last_client(void **state)
 	process_end(&engine);
 	assert_int_equal(omnikv_pool_open(text, NULL, &plain, &err), 0);
 	omnikv_pool_close(plain);
+	pool = open_pool(text, -1);
+	assert_int_equal(count_files(path), 1);
+	omnikv_pool_close(pool);
 	unlink(path);
 }
 

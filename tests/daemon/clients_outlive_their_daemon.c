@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A daemon without anybody who keeps its descriptors is killed and started anew over the pool's file:
+ * meanwhile its clients live on their reserve, and afterwards they go on as the clients that they were.
+ *
+ * One thread; some clients are processes of their own.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include <omnikv/pool.h>
+#include <omnikv/window.h>
+
+#include "tests/harness/daemon_case.h"
+
+#define NR_GRANULES	4096u
+#define RESERVE		64u	/* granules */
+
+static struct daemon_case the_daemon;
+static char pool_text[128], spec[128];
+static const char *options[] = { "--pool", pool_text, "--manager", "no", "--reserve", "256K", NULL };
+
+static int set_up(void **state)
+{
+	(void)state;
+	daemon_case_init(&the_daemon);
+	snprintf(pool_text, sizeof(pool_text), "embedded:16M:%s/pool", the_daemon.dir);
+	snprintf(spec, sizeof(spec), "daemon:%s", the_daemon.socket);
+	daemon_start(&the_daemon, options);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	daemon_case_fini(&the_daemon);
+	return 0;
+}
+
+static struct omnikv_pool *open_pool(void)
+{
+	struct omnikv_error err = { "" };
+	struct omnikv_pool *pool;
+
+	if (omnikv_pool_open(spec, NULL, &pool, &err))
+		fail_msg("%s", err.text);
+	return pool;
+}
+
+static uint64_t granules_in(struct omnikv_pool *pool, int state)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+
+	assert_int_equal(omnikv_pool_info(pool, &info), 0);
+	return info.state_bytes[state] / 4096;
+}
+
+/* Whatever the library makes of a pause between attempts to connect, it ends. */
+static void until_there(struct omnikv_pool *pool, struct omnikv_client *client, const struct omnikv_extent *ext)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	struct omnikv_extent_info extent = { .size = sizeof(extent) };
+	int i;
+
+	for (i = 0; i < 500 && (omnikv_pool_info(pool, &info) || omnikv_extent_query(client, ext, &extent) == -ENOTCONN);
+	     i++)
+		sleep_ms(10);
+	assert_in_range(i, 0, 499);
+}
+
+static void allocation_lives_on_the_reserve_while_the_daemon_is_away(void **state)
+{
+	struct omnikv_pool *pool = open_pool();
+	struct omnikv_window *window;
+	struct omnikv_client *engine;
+	struct omnikv_extent mine, sealed, ext[RESERVE], again;
+	struct omnikv_bind bind;
+	uint32_t i, nr;
+
+	(void)state;
+	assert_int_equal(omnikv_client_open(pool, 0, &engine), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &mine), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &sealed), 0);
+	assert_int_equal(omnikv_extent_seal(engine, &sealed, 1), 0);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_PRIVATE), 1 + RESERVE);
+	memset(omnikv_pool_addr(pool, &mine), 0x11, 4096);
+
+	daemon_kill(&the_daemon);
+	for (nr = 0; nr < RESERVE; nr++) {
+		assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &ext[nr]), 0);
+		/* As zero as any. */
+		for (i = 0; i < 4096; i += 511)
+			assert_int_equal(((unsigned char *)omnikv_pool_addr(pool, &ext[nr]))[i], 0);
+		memset(omnikv_pool_addr(pool, &ext[nr]), 0x22, 4096);
+	}
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &again), -ENOTCONN);
+	/* What is freed can be used again, and only that. */
+	assert_int_equal(omnikv_extent_free(engine, &ext[7], 1), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &again), 0);
+	assert_int_equal(again.granule, ext[7].granule);
+	assert_int_equal(*(unsigned char *)omnikv_pool_addr(pool, &again), 0);
+	/* One with a transfer is not. */
+	assert_int_equal(omnikv_extent_io_get(engine, &ext[8], 1), 0);
+	assert_int_equal(omnikv_extent_free(engine, &ext[8], 1), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &again), -ENOTCONN);
+
+	/* Leases and windows need nobody. */
+	assert_int_equal(omnikv_extent_lease(engine, &sealed, 1), 0);
+	assert_int_equal(omnikv_window_create(engine, 4096, 0, &window), 0);
+	bind = (struct omnikv_bind){ .extent = sealed, .bytes = 4096 };
+	assert_int_equal(omnikv_window_bind(window, &bind, 1, NULL), 0);
+	assert_int_equal(omnikv_extent_seal(engine, &mine, 1), -ENOTCONN);
+
+	daemon_start(&the_daemon, options);
+	until_there(pool, engine, &mine);
+	assert_int_equal(omnikv_extent_seal(engine, &mine, 1), 0);
+	assert_int_equal(*(unsigned char *)omnikv_pool_addr(pool, &mine), 0x11);
+	/* All but what was sealed or given back: the one with a transfer waits for its end. */
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_SEALED), 2);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_PRIVATE), RESERVE - 1);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_QUARANTINED), 1);
+	omnikv_extent_io_put(engine, &ext[8], 1);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_QUARANTINED), 0);
+	omnikv_window_destroy(window);
+	omnikv_client_close(engine);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES - 2);
+	omnikv_pool_close(pool);
+}
+
+/* A process with a client: leases @ext, allocates, says so, and waits to be killed. */
+static pid_t start_client(const struct omnikv_extent *ext, uint32_t nr_granules)
+{
+	int pipes[2];
+	char byte;
+	pid_t pid;
+
+	assert_int_equal(pipe(pipes), 0);
+	pid = fork();
+	if (!pid) {
+		struct omnikv_client *client;
+		struct omnikv_extent mine;
+		struct omnikv_pool *pool;
+
+		if (omnikv_pool_open(spec, NULL, &pool, NULL) || omnikv_client_open(pool, 0, &client) ||
+		    omnikv_extent_lease(client, ext, 1) ||
+		    omnikv_extent_alloc(client, nr_granules, 1, NULL, 0, &mine) || write(pipes[1], "x", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	close(pipes[1]);
+	assert_int_equal(read(pipes[0], &byte, 1), 1);
+	close(pipes[0]);
+	return pid;
+}
+
+static void end_client(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+static void what_idle_clients_hold_is_not_used_again(void **state)
+{
+	struct omnikv_pool *pool = open_pool();
+	struct omnikv_client *boss;
+	struct omnikv_extent leased[2], ext;
+	pid_t lives, dies;
+	int i;
+
+	(void)state;
+	assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &boss), 0);
+	assert_int_equal(omnikv_extent_alloc(boss, 8, 2, NULL, 0, leased), 0);
+	assert_int_equal(omnikv_extent_seal(boss, leased, 2), 0);
+	lives = start_client(&leased[0], 100);
+	dies = start_client(&leased[1], 200);
+	daemon_kill(&the_daemon);
+	end_client(dies);
+
+	/* The one that lives does nothing, and keeps what it has. */
+	daemon_start(&the_daemon, options);
+	until_there(pool, boss, &leased[0]);
+	for (i = 0; i < 200 && omnikv_extent_free(boss, leased, 2) == -ENOTCONN; i++)
+		sleep_ms(10);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_QUARANTINED), 8);
+	/* The manager's own reserve is PRIVATE too. */
+	assert_in_range(granules_in(pool, OMNIKV_EXTENT_PRIVATE), 100, 100 + RESERVE);
+	assert_int_equal(omnikv_extent_alloc(boss, NR_GRANULES, 1, NULL, 0, &ext), -ENOSPC);
+	end_client(lives);
+	for (i = 0; i < 200 && granules_in(pool, OMNIKV_EXTENT_QUARANTINED); i++)
+		sleep_ms(10);
+	omnikv_client_close(boss);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
+	omnikv_pool_close(pool);
+}
+
+static void a_daemon_with_another_pool_is_none(void **state)
+{
+	const char *const other[] = { "--pool", "16M", "--manager", "no", NULL };
+	struct omnikv_pool *pool = open_pool();
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	struct omnikv_client *engine;
+	struct omnikv_extent ext, sealed;
+	uint64_t begin;
+	int i;
+
+	(void)state;
+	assert_int_equal(omnikv_client_open(pool, 0, &engine), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 4, 1, NULL, 0, &sealed), 0);
+	assert_int_equal(omnikv_extent_seal(engine, &sealed, 1), 0);
+	memset(omnikv_pool_addr(pool, &sealed), 0x33, 4096);
+	daemon_kill(&the_daemon);
+	daemon_start(&the_daemon, other);
+	/* Never an extent of the other pool, and no waiting either. */
+	begin = now_ms();
+	for (i = 0; i < 40; i++) {
+		assert_int_equal(omnikv_extent_alloc(engine, 300, 1, NULL, 0, &ext), -ENOTCONN);
+		assert_int_equal(omnikv_pool_info(pool, &info), -ENOTCONN);
+		sleep_ms(10);
+	}
+	assert_true(now_ms() - begin < 5000);
+	assert_int_equal(*(unsigned char *)omnikv_pool_addr(pool, &sealed), 0x33);
+	omnikv_client_close(engine);
+	omnikv_pool_close(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+		TEST(allocation_lives_on_the_reserve_while_the_daemon_is_away),
+		TEST(what_idle_clients_hold_is_not_used_again),
+		TEST(a_daemon_with_another_pool_is_none),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
