@@ -87,6 +87,7 @@ struct okv_embedded_client {
 	bool				is_closed;
 	bool				is_over;	/* remote: it said so; what its table counts waits for its connection */
 	bool				is_absent;	/* remote: without a connection */
+	bool				is_dead;	/* remote and absent: its process is known to have ended */
 	bool				is_unknown;	/* remote and absent: its table is not here either */
 	struct okv_lease_table		leases;		/* remote: what it holds */
 	int				leases_fd;	/* the table's memory */

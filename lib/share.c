@@ -448,13 +448,14 @@ out:
 	return ret;
 }
 
-void okv_share_detach(struct omnikv_client *base)
+void okv_share_detach(struct omnikv_client *base, bool is_dead)
 {
 	struct okv_embedded_pool *pool = okv_embedded_pool(base->pool);
 	struct okv_embedded_client *client = okv_embedded_client(base);
 
 	pthread_mutex_lock(&pool->lock);
 	client->is_absent = true;
+	client->is_dead = is_dead;
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -468,7 +469,7 @@ uint64_t okv_share_settle(struct omnikv_pool *base)
 		pthread_mutex_lock(&pool->lock);
 		for (client = pool->clients; client; client = client->next)
 			if (client->is_remote && client->is_absent &&
-			    (client->is_over || !okv_share_is_alive(pool, client->id)))
+			    (client->is_over || client->is_dead || !okv_share_is_alive(pool, client->id)))
 				break;
 		pthread_mutex_unlock(&pool->lock);
 		if (!client)

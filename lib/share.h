@@ -84,8 +84,11 @@ int okv_share_memory(struct omnikv_pool *pool, int flags);
  * The connection's end still has to be told. -ENOMEM: nothing has changed.
  */
 int okv_share_end(struct omnikv_client *client);
-/** The client's connection is gone: ended if its process is, else ABSENT. @client is not to be used then. */
-void okv_share_detach(struct omnikv_client *client);
+/**
+ * The client's connection is gone: the next okv_share_settle() ends it if its process is known to be dead or its lock
+ * is free, else it is ABSENT. @client is not to be used then.
+ */
+void okv_share_detach(struct omnikv_client *client, bool is_dead);
 /**
  * okv_share_settle() - end clients that are gone, free what nobody holds
  *

@@ -128,7 +128,7 @@ static void a_lost_connection_ends_nothing_while_the_process_lives(void **state)
 	(void)state;
 	assert_int_equal(omnikv_extent_alloc(engine.client, 4, 1, NULL, 0, &ext), 0);
 	okv_lease_add(&engine.table, (uint32_t)leased.granule);
-	okv_share_detach(engine.client);
+	okv_share_detach(engine.client, false);
 	assert_int_equal(okv_share_settle(pool), 1);
 	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_PRIVATE), 4);
 	assert_true(okv_share_is_leased(pool, &leased));
@@ -143,11 +143,11 @@ static void a_lost_connection_ends_nothing_while_the_process_lives(void **state)
 	assert_int_equal(okv_share_reattach(pool, engine.id, 0, engine.fds.memory, -1, &back), 0);
 	assert_int_equal(omnikv_extent_seal(back, &ext, 1), 0);
 
-	okv_share_detach(back);
+	okv_share_detach(back, false);
 	process_end(&engine);
 	assert_int_equal(okv_share_settle(pool), 0);
 	assert_false(okv_share_is_leased(pool, &leased));
-	okv_share_detach(other.client);
+	okv_share_detach(other.client, false);
 	process_end(&other);
 	assert_int_equal(okv_share_settle(pool), 0);
 	omnikv_pool_close(pool);
@@ -169,7 +169,7 @@ static void a_client_that_says_that_it_is_over_leaves_its_transfers(void **state
 	assert_int_equal(okv_share_settle(pool), 0);
 	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
 	/* Over is over, although the process still has the memory. */
-	okv_share_detach(engine.client);
+	okv_share_detach(engine.client, false);
 	assert_int_equal(okv_share_settle(pool), 0);
 	process_end(&engine);
 	omnikv_pool_close(pool);
@@ -214,7 +214,7 @@ static void take_over(const char *text, int fd, struct process *engine,
 	assert_int_equal(okv_share_settle(pool), 0);
 	assert_int_equal(omnikv_extent_alloc(manager, NR_GRANULES - 16 - mine->nr_granules, 1, NULL, 0, &ext), -ENOSPC);
 	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES - 16 - mine->nr_granules);
-	okv_share_detach(back);
+	okv_share_detach(back, false);
 	process_end(engine);
 	assert_int_equal(okv_share_settle(pool), 0);
 	omnikv_client_close(manager);

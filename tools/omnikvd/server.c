@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <syslog.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,6 +41,7 @@ enum okv_source_kind {
 	OKV_SOURCE_LISTEN,
 	OKV_SOURCE_WATCH,
 	OKV_SOURCE_PEER,
+	OKV_SOURCE_PID,		/* a peer's process */
 };
 
 /* What epoll's pointer points to: the first member of each. */
@@ -178,7 +180,7 @@ void okv_server_unwatch(struct okv_server *server, int fd)
 	struct okv_source *source;
 
 	for (source = server->sources; source; source = source->next)
-		if (source->fd == fd && !source->is_gone && source->kind != OKV_SOURCE_PEER)
+		if (source->fd == fd && !source->is_gone && source->kind == OKV_SOURCE_WATCH)
 			source_del(server, source);
 }
 
@@ -215,7 +217,7 @@ static void packets_free(struct okv_peer *peer)
 	peer->nr_out = 0;
 }
 
-static void peer_end(struct okv_peer *peer, bool is_crash)
+static void peer_end(struct okv_peer *peer, enum okv_peer_end why)
 {
 	struct okv_server *server = peer->server;
 	uint32_t i;
@@ -227,8 +229,13 @@ static void peer_end(struct okv_peer *peer, bool is_crash)
 	packets_free(peer);
 	for (i = 0; i < server->nr_services; i++)
 		if (server->services[i]->peer_end)
-			server->services[i]->peer_end(server, peer, is_crash);
+			server->services[i]->peer_end(server, peer, why);
 	close(peer->fd);
+	if (peer->pid_source)
+		source_del(server, peer->pid_source);
+	if (peer->pid_fd >= 0)
+		close(peer->pid_fd);
+	peer->pid_fd = -1;
 	peer->fd = -1;
 	server->nr_peers--;
 	server->has_gone = true;
@@ -236,7 +243,7 @@ static void peer_end(struct okv_peer *peer, bool is_crash)
 
 void okv_peer_close(struct okv_peer *peer)
 {
-	peer_end(peer, true);
+	peer_end(peer, OKV_END_CLOSED);
 }
 
 static struct okv_peer *peer_new(struct okv_server *server, int fd)
@@ -265,6 +272,12 @@ static struct okv_peer *peer_new(struct okv_server *server, int fd)
 	}
 	source->peer = peer;
 	peer->source = source;
+	/* A forked child keeps the socket of a process that ended; this tells. */
+	peer->pid_fd = okv_fd_high((int)syscall(SYS_pidfd_open, peer->cred.pid, 0));
+	if (peer->pid_fd >= 0)
+		peer->pid_source = source_add(server, OKV_SOURCE_PID, peer->pid_fd, EPOLLIN);
+	if (peer->pid_source)
+		peer->pid_source->peer = peer;
 	peer->number = ++server->last_number;
 	peer->next = server->peers;
 	server->peers = peer;
@@ -343,7 +356,7 @@ static int packet_send(struct okv_peer *peer, const void *bytes, uint32_t length
 	/* Too many descriptors on their way, or no memory: as full as a full socket. */
 	if (errno == EAGAIN || errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM)
 		return -EAGAIN;
-	peer_end(peer, true);
+	peer_end(peer, OKV_END_CLOSED);
 	return -EPIPE;
 }
 
@@ -378,7 +391,7 @@ static void packet_queue(struct okv_peer *peer, const void *bytes, uint32_t leng
 		packet = malloc(sizeof(*packet) + length);
 	if (!packet) {
 		okv_server_log(peer->server, LOG_WARNING, "client %d does not read its replies; closed", peer->cred.pid);
-		peer_end(peer, true);
+		peer_end(peer, OKV_END_CLOSED);
 		return;
 	}
 	packet->next = NULL;
@@ -390,7 +403,7 @@ static void packet_queue(struct okv_peer *peer, const void *bytes, uint32_t leng
 			while (packet->nr_fds)
 				close(packet->fds[--packet->nr_fds]);
 			free(packet);
-			peer_end(peer, true);
+			peer_end(peer, OKV_END_CLOSED);
 			return;
 		}
 	}
@@ -438,7 +451,7 @@ void okv_peer_reply(struct okv_peer *peer, uint16_t type, uint64_t id, int32_t s
 		return;
 	frame = malloc(sizeof(header) + length);
 	if (!frame) {
-		peer_end(peer, true);
+		peer_end(peer, OKV_END_CLOSED);
 		return;
 	}
 	if (length)
@@ -504,7 +517,7 @@ static void request_handle(struct okv_peer *peer, const struct okv_request *req)
 		close(reply.fds[i]);
 	/* A peer that cannot speak to us has nothing more to say. */
 	if (header->type == OKV_WIRE_HELLO && status < 0 && !peer->out)
-		peer_end(peer, true);
+		peer_end(peer, OKV_END_CLOSED);
 }
 
 /* Descriptors of a packet, above 2; those that are too many are closed. */
@@ -553,7 +566,7 @@ static bool peer_read(struct okv_peer *peer)
 	if (len < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
 	if (len <= 0) {
-		peer_end(peer, true);
+		peer_end(peer, OKV_END_CLOSED);
 		return false;
 	}
 	take_fds(&msg, &req);
@@ -561,7 +574,7 @@ static bool peer_read(struct okv_peer *peer)
 	      okv_wire_header_check(server->in, (size_t)len, peer->version, false, &header);
 	if (ret) {
 		okv_server_log(server, LOG_WARNING, "client %d sent a frame that is none; closed", peer->cred.pid);
-		peer_end(peer, true);
+		peer_end(peer, OKV_END_CLOSED);
 	} else {
 		req.header = &header;
 		req.payload = server->in + sizeof(header);
@@ -582,7 +595,7 @@ static void peer_ready(struct okv_peer *peer, uint32_t events)
 		peer_drain(peer);
 	/* A peer that hung up cannot take what waits for it. */
 	if (peer->state != OKV_PEER_GONE && peer->out && (events & (EPOLLHUP | EPOLLERR)))
-		peer_end(peer, true);
+		peer_end(peer, OKV_END_CLOSED);
 	for (i = 0; i < FRAMES_A_TURN && peer->state != OKV_PEER_GONE && !peer->out; i++)
 		if (!peer_read(peer))
 			break;
@@ -667,7 +680,7 @@ static uint64_t look_at_clock(struct okv_server *server)
 			okv_server_log(server, LOG_WARNING, "client %d %s within %u s; closed", peer->cred.pid,
 				       peer->state == OKV_PEER_NEW ? "did not introduce itself" : "took no replies",
 				       OKV_HELLO_MS / 1000);
-			peer_end(peer, true);
+			peer_end(peer, OKV_END_CLOSED);
 		} else if (peer->deadline_ns < next) {
 			next = peer->deadline_ns;
 		}
@@ -713,6 +726,8 @@ int okv_server_turn(struct okv_server *server, int timeout_ms)
 			accept_ready(server, source->fd);
 		else if (source->kind == OKV_SOURCE_WATCH)
 			source->ready(server, source->fd, source->opaque);
+		else if (source->kind == OKV_SOURCE_PID)
+			peer_end(source->peer, OKV_END_DIED);
 		else
 			peer_ready(source->peer, events[i].events);
 	}
@@ -790,7 +805,7 @@ void okv_server_destroy(struct okv_server *server)
 	if (!server)
 		return;
 	for (peer = server->peers; peer; peer = peer->next)
-		peer_end(peer, false);
+		peer_end(peer, OKV_END_STOP);
 	while ((peer = server->peers)) {
 		server->peers = peer->next;
 		free(peer);

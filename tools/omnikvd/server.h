@@ -81,16 +81,22 @@ struct okv_frame {
 	int		(*handle)(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply);
 };
 
+enum okv_peer_end {
+	OKV_END_CLOSED,		/* by either side; the process may live */
+	OKV_END_DIED,		/* its process ended, whoever still has its descriptors */
+	OKV_END_STOP,		/* the daemon stops; the next one may go on with it */
+};
+
 /**
  * struct okv_service - frames, and what else a part of the daemon wants to know; each function may be NULL
- * @peer_end: the peer's socket is closed (@is_crash: not by a shutdown of the daemon)
+ * @peer_end: the peer's connection is over, and why
  * @tick:     at the time that it returned last, or that okv_server_wake() set; returns the next time in ns of
  *            okv_now_ns(), or UINT64_MAX
  */
 struct okv_service {
 	const struct okv_frame	*frames;
 	uint32_t		nr_frames;
-	void			(*peer_end)(struct okv_server *server, struct okv_peer *peer, bool is_crash);
+	void			(*peer_end)(struct okv_server *server, struct okv_peer *peer, enum okv_peer_end why);
 	uint64_t		(*tick)(struct okv_server *server, uint64_t now_ns);
 };
 
@@ -123,7 +129,8 @@ struct okv_peer {
 	uint64_t		deadline_ns;	/* of HELLO, or of its output; UINT64_MAX: none */
 	struct okv_packet	*out, **out_tail;
 	uint32_t		nr_out;
-	struct okv_source	*source;
+	int			pid_fd;		/* of its process; -1: not to be had */
+	struct okv_source	*source, *pid_source;
 	uint32_t		events;		/* that epoll watches */
 	void			*data[OKV_SERVICES_MAX];
 	struct okv_peer		*next;

@@ -141,7 +141,7 @@ int okv_pool_adopt(struct okv_daemon *daemon, const struct okv_kept *kept, int l
 	peer = ret ? NULL : okv_server_adopt(daemon->server, kept->fd, kept->version, kept->features, kept->number);
 	if (!peer) {
 		if (attachment->client)
-			okv_share_detach(attachment->client);
+			okv_share_detach(attachment->client, false);
 		free(attachment);
 		return ret ? ret : -ENOMEM;
 	}
@@ -277,7 +277,7 @@ static void drop_kept(const struct okv_peer *peer, const struct okv_attachment *
 }
 
 /* The process may live on; the timer looks whether it does. */
-static void peer_end(struct okv_server *server, struct okv_peer *peer, bool is_crash)
+static void peer_end(struct okv_server *server, struct okv_peer *peer, enum okv_peer_end why)
 {
 	struct okv_daemon *daemon = daemon_of(server);
 	struct okv_attachment *attachment = attachment_of(daemon, peer);
@@ -285,10 +285,10 @@ static void peer_end(struct okv_server *server, struct okv_peer *peer, bool is_c
 	if (!attachment)
 		return;
 	/* At a shutdown both stay for the next daemon. */
-	if (is_crash)
+	if (why != OKV_END_STOP)
 		drop_kept(peer, attachment);
 	if (attachment->client) {
-		okv_share_detach(attachment->client);
+		okv_share_detach(attachment->client, why == OKV_END_DIED);
 		look_ns = LOOK_MIN_NS;
 		okv_server_wake(server, 0);
 	}
