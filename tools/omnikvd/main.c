@@ -131,7 +131,7 @@ static void parse(int argc, char **argv, struct overrides *overrides)
 
 /* The loop is woken by this; what for stands beside it. */
 static int event_fd = -1;
-static volatile sig_atomic_t has_to_end, has_to_reload;
+static volatile sig_atomic_t is_serving, has_to_end, has_to_reload;
 static struct overrides overrides;
 
 static void on_signal(int number)
@@ -141,6 +141,12 @@ static void on_signal(int number)
 
 	if (number == SIGALRM)
 		_exit(EXIT_FAILED);
+	/* Populating a pool can take minutes, and a start that is given up leaves nothing behind. */
+	if (!is_serving && number != SIGHUP) {
+		if (omnikvd.owns_socket)
+			unlink(omnikvd.config.socket);
+		_exit(EXIT_DONE);
+	}
 	if (number == SIGHUP) {
 		has_to_reload = 1;
 	} else {
@@ -290,14 +296,14 @@ static int serve(struct omnikv_error *err)
 	fd = kept_fd(OKV_KEPT_LISTEN, 0);
 	ret = fd < 0 ? 0 : take_socket(daemon, fd);
 	if (!ret)
+		ret = catch_signals();
+	if (!ret)
 		ret = okv_daemon_find_group(daemon, err);
 	if (!ret)
 		ret = okv_daemon_open_socket(daemon, err);
 	if (!ret)
 		ret = okv_daemon_open_pool(daemon, kept_fd(OKV_KEPT_POOL, 0), notice, err);
-	/* Until here a signal may end it as it ends any program. */
-	if (!ret)
-		ret = catch_signals();
+	is_serving = 1;
 	if (!ret)
 		ret = okv_daemon_serve(daemon, say, err);
 	if (!ret)

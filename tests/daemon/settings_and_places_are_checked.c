@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What omnikvd refuses to start with, in one line each: settings, and places that are not its own.
+ *
+ * Exit status 2: wrong settings; 1: the place. One thread, against the real program.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include <omnikv/pool.h>
+
+#include "tests/harness/daemon_case.h"
+
+static struct daemon_case the_daemon;
+static char config[96];
+
+static int set_up(void **state)
+{
+	(void)state;
+	daemon_case_init(&the_daemon);
+	snprintf(config, sizeof(config), "%s/omnikvd.conf", the_daemon.dir);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	daemon_case_fini(&the_daemon);
+	return 0;
+}
+
+static void write_config(const char *text)
+{
+	int fd = open(config, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+	close(fd);
+}
+
+/* Run with the file, and expect each of the texts in what it says. */
+static void refuses(int status, const char *text, const char *said)
+{
+	const char *const options[] = { "--config", config, NULL };
+
+	unlink(the_daemon.log);
+	write_config(text);
+	assert_int_equal(daemon_run(&the_daemon, options), status);
+	if (!daemon_said(&the_daemon, said))
+		fail_msg("for \"%s\" it did not say \"%s\"", text, said);
+}
+
+static int lines_said(void)
+{
+	int fd = open(the_daemon.log, O_RDONLY), nr = 0;
+	char c;
+
+	while (read(fd, &c, 1) == 1)
+		nr += c == '\n';
+	close(fd);
+	return nr;
+}
+
+static void each_bad_line_is_named(void **state)
+{
+	(void)state;
+	refuses(2, "[daemon]\npool = 16M\npol = 1\n", "omnikvd.conf:3: \"pol\" is no setting");
+	refuses(2, "[daemon]\npool = 16M\nreserve = 1 GB\n", "omnikvd.conf:3: ");
+	refuses(2, "[daemon]\npool = 16M\nclients = 0\n", "clients: 0 is out of range, 1 to 65536");
+	refuses(2, "[daemon]\npool = 16M\nclients = many\n", "clients: \"many\" is no whole number");
+	refuses(2, "[daemon]\npool = 16M\nmanager = maybe\n", "manager: \"maybe\" is neither yes nor no");
+	refuses(2, "[daemon]\npool = 16M\ngranule = 5000\n", "granule: 5000 is no multiple of 4096");
+	refuses(2, "[daemon]\npool =\n", "pool: nothing behind it");
+	refuses(2, "[pool]\npool = 16M\n", "omnikvd.conf:2: section [pool]");
+	refuses(2, "pool = 16M\n", "omnikvd.conf:1: section []");
+	refuses(2, "[daemon\npool = 16M\n", "omnikvd.conf:1: the section has no end");
+	refuses(2, "[daemon]\n# nothing\n", "no pool; write --pool SIZE");
+	refuses(2, "[daemon]\npool 16M\n   spill\n; fine\nclients = x\n", "omnikvd.conf:2: no setting; write name = value");
+	assert_true(daemon_said(&the_daemon, "omnikvd.conf:3: no setting"));
+	assert_true(daemon_said(&the_daemon, "omnikvd.conf:5: clients"));
+	assert_int_equal(lines_said(), 3);
+	unlink(config);
+	{
+		const char *const options[] = { "--config", config, NULL };
+
+		assert_int_equal(daemon_run(&the_daemon, options), 2);
+		assert_true(daemon_said(&the_daemon, "omnikvd.conf: No such file"));
+	}
+}
+
+static void a_line_of_any_length_is_one_line(void **state)
+{
+	static char text[5000];
+
+	(void)state;
+	snprintf(text, sizeof(text), "[daemon]\npool = 16M\nspill = %04000d\nnone = 1\n", 7);
+	refuses(2, text, "omnikvd.conf:3: the line is too long");
+	assert_true(daemon_said(&the_daemon, "omnikvd.conf:4: \"none\""));
+	assert_int_equal(lines_said(), 2);
+}
+
+static void pools_that_cannot_be_are_refused(void **state)
+{
+	(void)state;
+	refuses(1, "[daemon]\npool = much\n", "much");
+	refuses(1, "[daemon]\npool = auto:16M\n", "write SIZE, embedded:SIZE[:FILE] or kmod:NAME");
+	refuses(1, "[daemon]\npool = kmod:x\nmanager = no\n", "there is nothing to do");
+	refuses(1, "[daemon]\npool = 16M\ngroup = no-such-group\n", "there is none of that name");
+	/* Nothing is left where the start failed. */
+	assert_int_equal(access(the_daemon.socket, F_OK), -1);
+}
+
+static void options_go_before_the_file(void **state)
+{
+	const char *const options[] = { "--config", config, "--pool", "16M", "--reserve", "0", NULL };
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	struct omnikv_pool *pool;
+	char spec[128];
+
+	(void)state;
+	write_config("# a comment\n[daemon]\n  pool = 64M   ; the file's\nclients = 3\n");
+	daemon_start(&the_daemon, options);
+	snprintf(spec, sizeof(spec), "daemon:%s", the_daemon.socket);
+	assert_int_equal(omnikv_pool_open(spec, NULL, &pool, NULL), 0);
+	assert_int_equal(omnikv_pool_info(pool, &info), 0);
+	assert_int_equal(info.usable_bytes, 16 << 20);
+	omnikv_pool_close(pool);
+	/* A file that became bad changes nothing; a good one says what cannot change. */
+	write_config("[daemon]\nreserve = x\n");
+	kill(the_daemon.pid, SIGHUP);
+	while (!daemon_said(&the_daemon, "the settings stay as they were"))
+		sleep_ms(5);
+	write_config("[daemon]\nclients = 4\n");
+	kill(the_daemon.pid, SIGHUP);
+	while (!daemon_said(&the_daemon, "clients cannot change while the daemon runs"))
+		sleep_ms(5);
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+}
+
+static void another_ones_place_is_left_alone(void **state)
+{
+	const char *const options[] = { "--pool", "16M", NULL };
+	struct daemon_case second = the_daemon;
+	struct stat st;
+	int fd;
+
+	(void)state;
+	/* A file that is no socket. */
+	fd = open(the_daemon.socket, O_WRONLY | O_CREAT, 0600);
+	close(fd);
+	assert_int_equal(daemon_run(&the_daemon, options), 1);
+	assert_true(daemon_said(&the_daemon, "no socket of this user's; remove it"));
+	assert_int_equal(stat(the_daemon.socket, &st), 0);
+	unlink(the_daemon.socket);
+	/* A directory that others may write to. */
+	assert_int_equal(chmod(the_daemon.dir, 0777), 0);
+	assert_int_equal(daemon_run(&the_daemon, options), 1);
+	assert_true(daemon_said(&the_daemon, "others may write to it (mode 0777)"));
+	assert_int_equal(chmod(the_daemon.dir, 0700), 0);
+	if (!geteuid()) {
+		assert_int_equal(chown(the_daemon.dir, 65534, (gid_t)-1), 0);
+		assert_int_equal(daemon_run(&the_daemon, options), 1);
+		assert_true(daemon_said(&the_daemon, "belongs to user 65534"));
+		assert_int_equal(chown(the_daemon.dir, 0, (gid_t)-1), 0);
+	}
+	/* A daemon that lives; but not the socket that a killed one left. */
+	daemon_start(&the_daemon, options);
+	assert_int_equal(daemon_run(&second, options), 1);
+	assert_true(daemon_said(&the_daemon, "another omnikvd serves it"));
+	daemon_kill(&the_daemon);
+	assert_int_equal(access(the_daemon.socket, F_OK), 0);
+	daemon_start(&the_daemon, options);
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+		TEST(each_bad_line_is_named),
+		TEST(a_line_of_any_length_is_one_line),
+		TEST(pools_that_cannot_be_are_refused),
+		TEST(options_go_before_the_file),
+		TEST(another_ones_place_is_left_alone),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
