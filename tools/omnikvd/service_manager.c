@@ -472,12 +472,12 @@ static int handle(struct okv_server *server, const struct okv_request *req, stru
 	return handlers[type](server, req, reply);
 }
 
-static void peer_end(struct okv_server *server, struct okv_peer *peer, bool is_crash)
+static void peer_end(struct okv_server *server, struct okv_peer *peer, enum okv_peer_end why)
 {
 	struct okv_daemon *daemon = daemon_of(server);
 	struct okv_tenancy *tenancy = peer->data[daemon->manager_service];
 
-	(void)is_crash;
+	(void)why;
 	if (promises)
 		okv_promises_end_peer(promises, peer->number);
 	if (!tenancy)
