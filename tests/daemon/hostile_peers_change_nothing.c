@@ -114,7 +114,7 @@ static int send_random(int fd)
 	} control = { 0 };
 	uint32_t len = sizes[random_below(11)] + (random_below(8) ? 0 : random_below(40)), i;
 	struct okv_wire_header header = {
-		.magic = OKV_WIRE_MAGIC, .version = OKV_WIRE_VERSION, .type = (uint16_t)(1 + random_below(16)),
+		.magic = OKV_WIRE_MAGIC, .version = OKV_WIRE_VERSION, .type = (uint16_t)(random_below(2) ? 1 + random_below(14) : 64 + random_below(24)),
 		.length = len, .id = rng, .flags = random_below(16) ? 0 : random_below(4),
 	};
 	struct iovec iov = { buf, sizeof(header) + len };

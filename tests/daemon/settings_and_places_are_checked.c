@@ -119,6 +119,29 @@ static void pools_that_cannot_be_are_refused(void **state)
 	assert_int_equal(access(the_daemon.socket, F_OK), -1);
 }
 
+static void says_once(const char *option, const char *said)
+{
+	const char *const options[] = { option, NULL };
+
+	unlink(the_daemon.log);
+	assert_int_equal(daemon_run(&the_daemon, options), 2);
+	assert_true(daemon_said(&the_daemon, said));
+	assert_int_equal(lines_said(), 1);
+}
+
+static void each_bad_option_is_named(void **state)
+{
+	(void)state;
+	says_once("--frob", "unknown option '--frob'");
+	says_once("--pools=1", "unknown option '--pools=1'");
+	says_once("-x", "unknown option '-x'");
+	says_once("pool", "unknown word 'pool'");
+	says_once("--pool", "option --pool needs a value");
+	says_once("-c", "option -c needs a value");
+	says_once("--pool=", "--pool: nothing behind it");
+	says_once("--clients=0", "--clients: 0 is out of range");
+}
+
 static void options_go_before_the_file(void **state)
 {
 	const char *const options[] = { "--config", config, "--pool", "16M", "--reserve", "0", NULL };
@@ -189,6 +212,7 @@ int main(void)
 		TEST(each_bad_line_is_named),
 		TEST(a_line_of_any_length_is_one_line),
 		TEST(pools_that_cannot_be_are_refused),
+		TEST(each_bad_option_is_named),
 		TEST(options_go_before_the_file),
 		TEST(another_ones_place_is_left_alone),
 	};

@@ -32,6 +32,9 @@ int okv_cmd_plan(int argc, char **argv);
 int okv_cmd_pool(int argc, char **argv);
 int okv_cmd_replay(int argc, char **argv);
 int okv_cmd_status(int argc, char **argv);
+struct json_t;
+/** cmd_pool.c: what the kernel module has, printed, or put into @object. OKV_EXIT_FAILED without a module, said where printed. */
+int okv_kmod_status(struct json_t *object);
 int okv_cmd_spill(int argc, char **argv);
 
 /**

@@ -480,34 +480,29 @@ int okv_cmd_pool(int argc, char **argv)
 
 /* ---- omnikv status ---------------------------------------------------------------------------- */
 
-static const struct argp okv_status_argp = {
-	.options = json_options, .parser = parse,
-	.doc = "Show the kernel module's limits, its pools, and who holds each of them.",
-};
-
-int okv_cmd_status(int argc, char **argv)
+int okv_kmod_status(struct json_t *object)
 {
-	struct okv_pool_args args = { 0 };
 	struct omnikv_ioc_query query = { 0 };
 	struct omnikv_client_entry *clients;
-	json_t *object, *array;
 	char **names = NULL, used[24], limit[24];
 	int dev, nr, i;
 
-	okv_cmd_parse(&okv_status_argp, argc, argv, &args);
-	dev = okv_kmod_open(false);
+	dev = okv_kmod_open(object != NULL);
 	if (dev < 0)
 		return OKV_EXIT_FAILED;
 	clients = calloc(CLIENTS_MAX, sizeof(*clients));
 	if (!clients || okv_kmod_call(dev, OMNIKV_IOC_QUERY, &query))
 		return okv_fail("the module does not answer");
 	nr = okv_kmod_pool_names(&names);
-	object = json_pack("{s:i,s:I,s:I}", "version", (int)query.version, "limit_bytes", (json_int_t)query.limit_bytes,
-			   "used_bytes", (json_int_t)query.used_bytes);
-	array = json_array();
-	if (!args.is_json)
+	if (object) {
+		json_object_set_new(object, "version", json_integer((json_int_t)query.version));
+		json_object_set_new(object, "limit_bytes", json_integer((json_int_t)query.limit_bytes));
+		json_object_set_new(object, "used_bytes", json_integer((json_int_t)query.used_bytes));
+		json_object_set_new(object, "pools", json_array());
+	} else {
 		printf("omnikv module, contract version %u: %s used of %s\n", query.version,
 		       okv_bytes_text(query.used_bytes, used), okv_bytes_text(query.limit_bytes, limit));
+	}
 	for (i = 0; i < nr; i++) {
 		struct omnikv_ioc_pool_open req = { 0 };
 		int held = 0;
@@ -519,20 +514,17 @@ int okv_cmd_status(int argc, char **argv)
 			close(req.pool_fd);
 		}
 		held = held < 0 ? 0 : held;
-		if (args.is_json) {
+		if (object) {
 			pool = pool_object(names[i]);
 			json_object_set_new(pool, "holders", clients_array(clients, held));
-			json_array_append_new(array, pool);
+			json_array_append_new(json_object_get(object, "pools"), pool);
 		} else {
 			print_pool_line(names[i]);
 			print_clients(clients, held, "  ");
 		}
 	}
-	json_object_set_new(object, "pools", array);
 	okv_kmod_names_free(names, nr);
 	free(clients);
-	if (args.is_json)
-		return print_json(object);
-	json_decref(object);
+	close(dev);
 	return OKV_EXIT_DONE;
 }

@@ -72,10 +72,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		overrides->values[key - KEY_SETTING] = arg;
 		return 0;
 	}
-	if (key == ARGP_KEY_ARG) {
-		fprintf(stderr, "omnikvd: unexpected '%s'; see 'omnikvd --help'\n", arg);
-		exit(EXIT_USAGE);
-	}
 	return ARGP_ERR_UNKNOWN;
 }
 
@@ -106,6 +102,47 @@ static int read_settings(const struct overrides *overrides, struct okv_daemon_co
 	return ret;
 }
 
+/* argp would need two lines for a mistake. */
+static void check_words(int argc, char **argv)
+{
+	const char *name, *arg, *help;
+	char line[160] = "";
+	uint32_t k;
+	int i;
+
+	for (i = 1; i < argc && !line[0]; i++) {
+		const char *word = argv[i];
+		size_t len = strcspn(word, "=");
+		bool needs_value = false, is_known;
+
+		is_known = !strcmp(word, "--help") || !strcmp(word, "--usage") || !strcmp(word, "--version") ||
+			   !strcmp(word, "-?") || !strcmp(word, "-V") || (!strncmp(word, "-c", 2) && word[1] == 'c');
+		if (!strncmp(word, "-c", 2))
+			needs_value = !word[2];
+		for (k = 0; !is_known && !strncmp(word, "--", 2); k++) {
+			bool is_more = okv_config_describe(k, &name, &arg, &help);
+
+			if (!is_more)
+				name = "config";
+			if (strlen(name) == len - 2 && !strncmp(word + 2, name, len - 2)) {
+				is_known = true;
+				needs_value = !word[len];
+			}
+			if (!is_more)
+				break;
+		}
+		if (!is_known)
+			snprintf(line, sizeof(line), "unknown %s '%.64s'; see 'omnikvd --help'",
+				 word[0] == '-' ? "option" : "word", word);
+		else if (needs_value && ++i == argc)
+			snprintf(line, sizeof(line), "option %.64s needs a value; see 'omnikvd --help'", word);
+	}
+	if (!line[0])
+		return;
+	complain(NULL, line);
+	exit(EXIT_USAGE);
+}
+
 static void parse(int argc, char **argv, struct overrides *overrides)
 {
 	static struct argp_option options[SETTINGS_MAX + 2] = {
@@ -122,6 +159,7 @@ static void parse(int argc, char **argv, struct overrides *overrides)
 
 	for (i = 0; okv_config_describe(i, &name, &arg, &help); i++)
 		options[i + 1] = (struct argp_option){ name, KEY_SETTING + (int)i, arg, 0, help, 0 };
+	check_words(argc, argv);
 	argp_program_version = "omnikvd " OMNIKV_VERSION;
 	argp_err_exit_status = EXIT_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, overrides);

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * omnikv status: who has which memory, of the kernel module's pools and of a daemon's.
+ *
+ * What the module has is cmd_pool.c's to show; a daemon is asked over its socket, as any client would.
+ */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cmd.h"
+#include "conn.h"
+
+enum { OPT_JSON = 'j', OPT_SOCKET = 's' };
+
+struct okv_status_args {
+	const char	*socket;
+	bool		is_json;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+	struct okv_status_args *args = state->input;
+
+	if (key == OPT_JSON)
+		args->is_json = true;
+	else if (key == OPT_SOCKET)
+		args->socket = arg;
+	else
+		return ARGP_ERR_UNKNOWN;
+	return 0;
+}
+
+static int ask(struct okv_conn *conn, uint32_t type, const void *req, size_t req_bytes, void *reply, size_t max)
+{
+	struct okv_call call = {
+		.type = type, .req = req, .req_bytes = req_bytes, .reply = reply, .reply_max = max,
+	};
+	int ret = okv_conn_call(conn, &call), i;
+
+	for (i = 0; i < (int)OKV_WIRE_FDS_MAX; i++)
+		if (call.fds_out[i] >= 0)
+			close(call.fds_out[i]);
+	return ret;
+}
+
+static json_t *client_object(const struct okv_wire_client *client)
+{
+	return json_pack("{s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:b,s:b}", "client", (json_int_t)client->client_id, "pid",
+			 (json_int_t)client->pid, "uid", (json_int_t)client->uid, "command", client->name,
+			 "private_bytes", (json_int_t)client->private_bytes, "leases", (json_int_t)client->nr_leases,
+			 "seconds", (json_int_t)client->seconds, "manager",
+			 !!(client->flags & OKV_WIRE_CLIENT_F_MANAGER), "absent",
+			 !!(client->flags & OKV_WIRE_CLIENT_F_ABSENT));
+}
+
+/* Names come from other processes. */
+static void make_printable(char *name)
+{
+	for (; *name; name++)
+		if ((unsigned char)*name < ' ' || (unsigned char)*name >= 0x7f)
+			*name = '?';
+}
+
+static void print_client(const struct okv_wire_client *client)
+{
+	char text[24];
+
+	printf("  pid %-7u %-16.16s uid %-6u %10s private %8llu leases %6llu s%s%s\n", client->pid, client->name,
+	       client->uid, okv_bytes_text(client->private_bytes, text), (unsigned long long)client->nr_leases,
+	       (unsigned long long)client->seconds, client->flags & OKV_WIRE_CLIENT_F_MANAGER ? "  manager" : "",
+	       client->flags & OKV_WIRE_CLIENT_F_ABSENT ? "  without a connection" : "");
+}
+
+static void print_daemon(const char *path, const struct okv_wire_clients *clients,
+			 const struct okv_wire_attached *attached, const struct okv_wire_info *info)
+{
+	char usable[24], avail[24], sealed[24];
+
+	printf("omnikvd at %s, pid %u, for %llu s: %s%s, %s free of %s, %s sealed\n", path, clients->daemon_pid,
+	       (unsigned long long)clients->seconds,
+	       attached->kind == OKV_WIRE_POOL_KMOD ? "module pool " : "memory of its own", attached->name,
+	       okv_bytes_text(info->free_bytes, avail), okv_bytes_text(info->usable_bytes, usable),
+	       okv_bytes_text(info->state_bytes[OMNIKV_EXTENT_SEALED], sealed));
+}
+
+static json_t *daemon_object(const char *path, const struct okv_wire_clients *clients,
+			     const struct okv_wire_attached *attached, const struct okv_wire_info *info)
+{
+	return json_pack("{s:s,s:I,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:[]}", "socket", path, "pid",
+			 (json_int_t)clients->daemon_pid, "seconds", (json_int_t)clients->seconds, "module_pool",
+			 attached->name, "usable_bytes", (json_int_t)info->usable_bytes, "free_bytes",
+			 (json_int_t)info->free_bytes, "sealed_bytes",
+			 (json_int_t)info->state_bytes[OMNIKV_EXTENT_SEALED], "private_bytes",
+			 (json_int_t)info->state_bytes[OMNIKV_EXTENT_PRIVATE], "quarantined_bytes",
+			 (json_int_t)info->state_bytes[OMNIKV_EXTENT_QUARANTINED], "clients");
+}
+
+/* A daemon's pool and its clients, page by page. */
+static int show(struct okv_conn *conn, json_t *object)
+{
+	const size_t max = sizeof(struct okv_wire_clients) + OKV_WIRE_CLIENTS_MAX * sizeof(struct okv_wire_client);
+	struct okv_wire_attach look = { .flags = OKV_WIRE_ATTACH_F_LOOK };
+	struct okv_wire_clients *clients = malloc(max);
+	struct okv_wire_attached attached;
+	struct okv_wire_status page = { 0 };
+	struct okv_wire_info info;
+	json_t *daemon = NULL;
+	uint32_t i;
+	int ret;
+
+	if (!clients)
+		return -ENOMEM;
+	ret = ask(conn, OKV_WIRE_ATTACH, &look, sizeof(look), &attached, sizeof(attached));
+	if (!ret)
+		ret = ask(conn, OKV_WIRE_INFO, NULL, 0, &info, sizeof(info));
+	while (!ret) {
+		ret = ask(conn, OKV_WIRE_STATUS, &page, sizeof(page), clients, max);
+		if (ret)
+			break;
+		make_printable(attached.name);
+		if (!page.from && object)
+			daemon = daemon_object(okv_conn_path(conn), clients, &attached, &info);
+		else if (!page.from)
+			print_daemon(okv_conn_path(conn), clients, &attached, &info);
+		for (i = 0; i < clients->count; i++) {
+			make_printable(clients->clients[i].name);
+			if (daemon)
+				json_array_append_new(json_object_get(daemon, "clients"),
+						      client_object(&clients->clients[i]));
+			else
+				print_client(&clients->clients[i]);
+		}
+		/* Always forward, whatever the daemon says. */
+		if (clients->next <= page.from)
+			break;
+		page.from = clients->next;
+	}
+	if (daemon)
+		json_object_set_new(object, "daemon", daemon);
+	free(clients);
+	return ret;
+}
+
+static const struct argp_option options[] = {
+	{ "json", OPT_JSON, NULL, 0, "Print one JSON object", 0 },
+	{ "socket", OPT_SOCKET, "PATH", 0, "Show the daemon there, and nothing else", 0 },
+	{ 0 },
+};
+
+static const struct argp okv_status_argp = {
+	.options = options, .parser = parse,
+	.doc = "Show the kernel module's limits and pools, a daemon's pool, and who holds each of them.\v"
+	       "The daemon is that of the system, where one runs, or of --socket.",
+};
+
+int okv_cmd_status(int argc, char **argv)
+{
+	struct okv_status_args args = { 0 };
+	struct omnikv_error err = { "" };
+	struct okv_conn *conn;
+	json_t *object = NULL;
+	int ret, module = OKV_EXIT_FAILED;
+
+	okv_cmd_parse(&okv_status_argp, argc, argv, &args);
+	if (args.is_json)
+		object = json_object();
+	ret = okv_conn_open(args.socket, NULL, &conn, &err);
+	if (ret && args.socket)
+		return okv_fail("%s", err.text[0] ? err.text : strerror(-ret));
+	/* Where a daemon runs, a module is not missed. */
+	if (!args.socket && (ret || access("/dev/omnikv", F_OK) == 0))
+		module = okv_kmod_status(object);
+	if (!ret) {
+		ret = show(conn, object);
+		okv_conn_close(conn);
+		if (ret)
+			return okv_fail("the daemon does not answer: %s", strerror(-ret));
+	} else if (module) {
+		if (object)
+			okv_fail("no kernel module (/dev/omnikv), and no daemon at " OKV_CONN_SOCKET);
+		json_decref(object);
+		return OKV_EXIT_FAILED;
+	}
+	if (!object)
+		return OKV_EXIT_DONE;
+	ret = json_dumpf(object, stdout, JSON_INDENT(2));
+	putchar('\n');
+	json_decref(object);
+	return okv_output_end(!ret ? 0 : errno ? errno : EIO);
+}
