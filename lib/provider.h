@@ -47,10 +47,12 @@ struct omnikv_pool;
 /** Granules that are FREE now. */
 uint64_t okv_pool_free_granules(struct omnikv_pool *pool);
 
+/** @is_lasting: it outlives its manager, or others read its index: the manager keeps that in META */
 struct omnikv_pool {
 	const struct okv_provider	*provider;
 	unsigned char			*base;
 	uint32_t			granule_bytes;
+	bool				is_lasting;
 };
 
 /** @is_managed: a struct omnikv_manager uses it */

@@ -382,6 +382,7 @@ static int kmod_open(const struct okv_pool_spec *spec, const struct omnikv_pool_
 	pool->bytes = info.bytes;
 	pool->flags = info.pool_flags;
 	pool->pool.provider = &okv_provider_kmod;
+	pool->pool.is_lasting = true;
 	pool->pool.granule_bytes = info.granule_bytes;
 	pool->pool.base = mmap(NULL, info.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pool->fd, 0);
 	if (pool->pool.base == MAP_FAILED) {

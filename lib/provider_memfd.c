@@ -824,6 +824,7 @@ static int pool_open(const struct okv_pool_spec *spec, const struct omnikv_pool_
 	pool->is_shared = is_shared;
 	pool->refs = &okv_embedded_refs;
 	pool->pool.provider = &okv_provider_embedded;
+	pool->pool.is_lasting = is_shared || spec->name;
 	pool->pool.granule_bytes = op.header.granule_bytes;
 	pthread_mutex_init(&pool->lock, NULL);
 	if (is_shared && spec->name) {

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "manager/catalog.h"
 #include "manager/import.h"
 #include "option.h"
 #include "sequence.h"
@@ -184,6 +185,11 @@ static int okv_check_pool(struct omnikv_manager *manager, uint64_t used, struct 
 	if (ret || info.nr_clients != 1)
 		return ret;
 	bytes = info.state_bytes[OMNIKV_EXTENT_PRIVATE] + info.state_bytes[OMNIKV_EXTENT_SEALED];
+	if (manager->catalog && info.state_bytes[OMNIKV_EXTENT_META] !=
+				okv_pool_catalog_granules(manager) * manager->granule_bytes)
+		return BROKEN("the pool has %llu bytes of META, the catalog %llu",
+			      (unsigned long long)info.state_bytes[OMNIKV_EXTENT_META],
+			      (unsigned long long)(okv_pool_catalog_granules(manager) * manager->granule_bytes));
 	if (bytes != used * manager->granule_bytes)
 		return BROKEN("the pool has %llu bytes private and sealed, the manager knows of %llu",
 			      (unsigned long long)bytes, (unsigned long long)(used * manager->granule_bytes));

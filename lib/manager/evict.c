@@ -91,6 +91,16 @@ void okv_evict_node_init(struct okv_evict *ev, uint32_t id)
 	*node = (struct okv_evict_node){ .state = OKV_EVICT_OFF, .prev = OKV_EVICT_NONE, .next = OKV_EVICT_NONE };
 }
 
+void okv_evict_restore(struct okv_evict *ev, uint32_t id, bool is_leaf)
+{
+	okv_evict_node_init(ev, id);
+	okv_evict_node(ev, id)->tick = ++ev->tick;
+	if (!is_leaf)
+		return;
+	list_insert(ev, &ev->listed, id, OKV_EVICT_NONE);
+	okv_evict_node(ev, id)->state = OKV_EVICT_LISTED;
+}
+
 void okv_evict_touch(struct okv_evict *ev, uint32_t id, uint32_t parent)
 {
 	struct okv_evict_node *node = okv_evict_node(ev, id);

@@ -80,6 +80,13 @@ void okv_evict_init(struct okv_evict *ev, uint32_t stride);
 /** A fresh node: OFF, no pins. */
 void okv_evict_node_init(struct okv_evict *ev, uint32_t id);
 
+/**
+ * okv_evict_restore() - a node that an earlier order left
+ *
+ * Called once for each node, the least recently used one first, on an order that is otherwise empty. Pins are gone.
+ */
+void okv_evict_restore(struct okv_evict *ev, uint32_t id, bool is_leaf);
+
 /** Record a use of @id, the newest of all. @parent, when it is OKV_EVICT_LISTED, goes OFF. */
 void okv_evict_touch(struct okv_evict *ev, uint32_t id, uint32_t parent);
 /** @id is at least as recent as @tick: what it inherits from a descendant that stops counting. */

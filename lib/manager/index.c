@@ -162,10 +162,20 @@ static inline struct okv_entry *entry_of(const struct okv_index *ix, uint32_t id
 	return (struct okv_entry *)ix->entries[id >> OKV_CHUNK_SHIFT] + (id & (OKV_CHUNK_ENTRIES - 1));
 }
 
-static inline struct okv_record *record_of(const struct okv_index *ix, uint32_t id)
+static inline struct okv_entry_record *record_of(const struct okv_index *ix, uint32_t id)
 {
-	return (struct okv_record *)(ix->records[id >> OKV_CHUNK_SHIFT] +
+	return (struct okv_entry_record *)(ix->records[id >> OKV_CHUNK_SHIFT] +
 				 (size_t)(id & (OKV_CHUNK_ENTRIES - 1)) * ix->stride);
+}
+
+static inline uint32_t entry_tokens(const struct okv_index *ix, const struct okv_entry *e)
+{
+	return e->name & OKV_ENTRY_F_PARTIAL ? e->tail_tokens : ix->block_tokens;
+}
+
+static uint32_t entry_heat(const struct okv_entry *e)
+{
+	return e->name & OKV_ENTRY_F_PARTIAL ? e->tail_heat : e->heat;
 }
 
 /* What a walk reads of it, also where that lies in two cache lines. */
@@ -179,7 +189,7 @@ static inline void prefetch_group(const struct okv_index *ix, uint32_t id, uint3
 
 static bool is_live(const struct okv_index *ix, uint32_t id)
 {
-	return id < ix->nr_ids && entry_of(ix, id)->key_len != 0;
+	return id < ix->nr_ids && entry_of(ix, id)->name != 0;
 }
 
 /* Around a change of what leads readers to tables and chunks. */
@@ -478,7 +488,7 @@ static bool table_del(struct table *tab, uint32_t tag, uint32_t id)
 static uint32_t table_find(struct okv_index *ix, const struct table *tab, uint32_t tag, uint32_t ns,
 			   const struct omnikv_key *key)
 {
-	uint32_t at = tag >> tab->shift, nr, found;
+	uint32_t at = tag >> tab->shift, name = okv_entry_name(ns, key->len), nr, found;
 
 	for (nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
 		const struct okv_bucket *bucket = &tab->buckets[at];
@@ -490,7 +500,7 @@ static uint32_t table_find(struct okv_index *ix, const struct table *tab, uint32
 			if (slot == 0)
 				continue;
 			e = entry_of(ix, slot - 1);
-			if (e->ns == ns && okv_key_equal(e, key))
+			if (okv_entry_is(e, name, key))
 				return slot - 1;
 			ix->nr_collisions++;
 		}
@@ -602,14 +612,6 @@ static inline uint32_t key_tag(const struct okv_index *ix, uint64_t mix, const s
 	return okv_key_tag(ix->secret, ix->tag_mask, mix, key);
 }
 
-/* The hash of an entry, out of its seal. */
-static inline uint32_t entry_tag(const struct okv_index *ix, uint32_t id)
-{
-	const struct okv_entry *e = entry_of(ix, id);
-
-	return e->seal ^ okv_entry_sum(e, record_of(ix, id), ix->nr_groups);
-}
-
 static uint32_t find(struct okv_index *ix, uint32_t tag, uint32_t ns, const struct omnikv_key *key)
 {
 	uint32_t id = table_find(ix, &ix->tab, tag, ns, key);
@@ -650,7 +652,7 @@ static struct okv_index *index_new(const struct okv_index_config *config)
 	ix->nr_groups = config->nr_groups;
 	ix->optional_groups = config->optional_groups;
 	ix->block_tokens = config->block_tokens;
-	ix->stride = (uint32_t)(sizeof(struct okv_record) + config->nr_groups * sizeof(struct okv_group));
+	ix->stride = (uint32_t)(sizeof(struct okv_entry_record) + config->nr_groups * sizeof(struct okv_group));
 	ix->free_ids = OKV_ENTRY_NONE;
 	ix->own_bytes = sizeof(*ix);
 	okv_evict_init(&ix->order, ix->stride);
@@ -820,7 +822,7 @@ static uint32_t *tails_head(const struct okv_index *ix, uint32_t ns, uint32_t pa
 static void tail_add(struct okv_index *ix, uint32_t id)
 {
 	struct okv_entry *e = entry_of(ix, id);
-	uint32_t *head = tails_head(ix, e->ns, e->parent);
+	uint32_t *head = tails_head(ix, okv_entry_ns(e), e->parent);
 
 	e->tail_prev = OKV_ENTRY_NONE;
 	e->tail_next = *head;
@@ -832,7 +834,7 @@ static void tail_add(struct okv_index *ix, uint32_t id)
 static void tail_del(struct okv_index *ix, const struct okv_entry *e)
 {
 	if (e->tail_prev == OKV_ENTRY_NONE)
-		*tails_head(ix, e->ns, e->parent) = e->tail_next;
+		*tails_head(ix, okv_entry_ns(e), e->parent) = e->tail_next;
 	else
 		entry_of(ix, e->tail_prev)->tail_next = e->tail_next;
 	if (e->tail_next != OKV_ENTRY_NONE)
@@ -903,9 +905,9 @@ static int block_check(const struct okv_index *ix, const struct okv_index_block 
 		if (!is_live(ix, block->parent))
 			return -ESTALE;
 		up = entry_of(ix, block->parent);
-		if (up->flags & OKV_ENTRY_F_DROPPED)
+		if (up->name & OKV_ENTRY_F_DROPPED)
 			return -ESTALE;
-		if (up->ns != block->ns || (up->flags & OKV_ENTRY_F_PARTIAL) || up->position + 1 != block->position ||
+		if (okv_entry_ns(up) != block->ns || (up->name & OKV_ENTRY_F_PARTIAL) || up->position + 1 != block->position ||
 		    block->position == UINT32_MAX)
 			return -EINVAL;
 	}
@@ -916,9 +918,9 @@ static int block_check(const struct okv_index *ix, const struct okv_index_block 
 static int insert(struct okv_index *ix, const struct okv_index_block *block, uint32_t tag, uint32_t *out)
 {
 	bool is_partial = block->nr_tokens < ix->block_tokens;
-	struct okv_record *rec;
+	struct okv_entry_record *rec;
 	struct okv_entry *e;
-	uint32_t id, i;
+	uint32_t id, name, i;
 	int ret;
 
 	ret = block_check(ix, block);
@@ -927,7 +929,7 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 	id = find(ix, tag, block->ns, block->key);
 	if (id != OKV_ENTRY_NONE) {
 		e = entry_of(ix, id);
-		if (e->parent != block->parent || e->position != block->position || e->nr_tokens != block->nr_tokens)
+		if (e->parent != block->parent || e->position != block->position || entry_tokens(ix, e) != block->nr_tokens)
 			return -EINVAL;
 		*out = id;
 		return -EEXIST;
@@ -957,22 +959,23 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 		OKV_ORDERED_STORE(&ix->head->nr_ids, ix->nr_ids);
 	}
 	memcpy(e->key, block->key->bytes, sizeof(e->key));
-	e->ns = block->ns;
 	e->parent = block->parent;
 	e->position = block->position;
-	e->nr_tokens = (uint16_t)block->nr_tokens;
-	e->flags = is_partial ? OKV_ENTRY_F_PARTIAL : 0;
 	e->nr_children = 0;
 	e->tails = OKV_ENTRY_NONE;
 	e->heat = 0;
+	if (is_partial)
+		e->tail_tokens = (uint16_t)block->nr_tokens;
+	e->tag = tag;
+	name = okv_entry_name(block->ns, block->key->len) | (is_partial ? OKV_ENTRY_F_PARTIAL : 0);
 	rec = record_of(ix, id);
 	for (i = 0; i < ix->nr_groups; i++)
 		group_set(ix, block->parent, i, &rec->groups[i], &block->extents[i], block->crc32c[i]);
 	okv_evict_node_init(&ix->order, id);
-	e->seal = tag ^ okv_entry_sum(e, rec, ix->nr_groups);
+	e->seal = okv_entry_seal(e, rec, ix->nr_groups, name);
 	(void)OKV_FAILPOINT("index.insert_filled");
 	/* From here on it is there, also for a writer to come. */
-	OKV_ORDERED_STORE(&e->key_len, (uint8_t)block->key->len);
+	OKV_ORDERED_STORE(&e->name, name);
 	(void)OKV_FAILPOINT("index.insert_there");
 	if (block->parent != OKV_ENTRY_NONE)
 		entry_of(ix, block->parent)->nr_children++;
@@ -1059,7 +1062,7 @@ static uint32_t find_at(struct okv_index *ix, uint32_t tag, uint32_t ns, const s
 	if (id != OKV_ENTRY_NONE) {
 		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->position != position || (e->flags & OKV_ENTRY_F_PARTIAL))
+		if (e->position != position || (e->name & OKV_ENTRY_F_PARTIAL))
 			id = OKV_ENTRY_NONE;
 	}
 	return id;
@@ -1218,7 +1221,7 @@ void okv_index_usable(const struct okv_index *ix, uint32_t groups, struct okv_in
 	uint32_t id = hit->entry;
 
 	while (id != OKV_ENTRY_NONE) {
-		const struct okv_record *rec = record_of(ix, id);
+		const struct okv_entry_record *rec = record_of(ix, id);
 		uint32_t wanted = groups, i;
 
 		for (i = 0; i < ix->nr_groups; i++) {
@@ -1239,16 +1242,16 @@ size_t okv_index_tails(const struct okv_index *ix, uint32_t ns, uint32_t parent,
 	size_t nr = 0;
 	uint32_t id;
 
-	if (parent == OKV_ENTRY_NONE ? ns >= ix->nr_ns_tails : (entry_of(ix, parent)->flags & OKV_ENTRY_F_PARTIAL) != 0)
+	if (parent == OKV_ENTRY_NONE ? ns >= ix->nr_ns_tails : (entry_of(ix, parent)->name & OKV_ENTRY_F_PARTIAL) != 0)
 		return 0;
 	for (id = *tails_head(ix, ns, parent); id != OKV_ENTRY_NONE; id = entry_of(ix, id)->tail_next) {
 		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->flags & OKV_ENTRY_F_DROPPED)
+		if (e->name & OKV_ENTRY_F_DROPPED)
 			continue;
 		if (nr < max) {
 			tails[nr].entry = id;
-			tails[nr].nr_tokens = e->nr_tokens;
+			tails[nr].nr_tokens = e->tail_tokens;
 		}
 		nr++;
 	}
@@ -1399,16 +1402,16 @@ int okv_index_get(const struct okv_index *ix, uint32_t id, struct okv_index_info
 	e = entry_of(ix, id);
 	memset(info, 0, sizeof(*info));
 	memcpy(info->key.bytes, e->key, sizeof(e->key));
-	info->key.len = e->key_len;
-	info->ns = e->ns;
+	info->key.len = okv_entry_key_len(e);
+	info->ns = okv_entry_ns(e);
 	info->parent = e->parent;
 	info->position = e->position;
-	info->nr_tokens = e->nr_tokens;
-	info->is_partial = e->flags & OKV_ENTRY_F_PARTIAL;
-	info->is_dropped = e->flags & OKV_ENTRY_F_DROPPED;
+	info->nr_tokens = entry_tokens(ix, e);
+	info->is_partial = e->name & OKV_ENTRY_F_PARTIAL;
+	info->is_dropped = e->name & OKV_ENTRY_F_DROPPED;
 	info->nr_children = info->is_partial ? 0 : e->nr_children;
 	info->nr_pins = okv_evict_node(&ix->order, id)->nr_pins;
-	info->heat = e->heat;
+	info->heat = entry_heat(e);
 	return 0;
 }
 
@@ -1429,18 +1432,16 @@ int okv_index_attach(struct okv_index *ix, uint32_t id, uint32_t group, const st
 	struct okv_bucket *bucket;
 	struct okv_group *g, new;
 	struct okv_entry *e;
-	uint32_t tag;
 
 	if (group >= ix->nr_groups || extent->nr_granules == 0 || extent->granule >= OKV_INDEX_GRANULES_MAX)
 		return -EINVAL;
-	if (!is_live(ix, id) || (entry_of(ix, id)->flags & OKV_ENTRY_F_DROPPED))
+	if (!is_live(ix, id) || (entry_of(ix, id)->name & OKV_ENTRY_F_DROPPED))
 		return -ESTALE;
 	g = &record_of(ix, id)->groups[group];
 	if (g->nr_granules)
 		return -EEXIST;
 	e = entry_of(ix, id);
-	tag = entry_tag(ix, id);
-	bucket = bucket_of(ix, tag, id);
+	bucket = bucket_of(ix, e->tag, id);
 	group_set(ix, e->parent, group, &new, extent, crc32c);
 	/* Absent until its length is there; a seal that does not count it yet says that it did not get so far. */
 	bucket_begin(bucket);
@@ -1452,7 +1453,7 @@ int okv_index_attach(struct okv_index *ix, uint32_t id, uint32_t group, const st
 	(void)OKV_FAILPOINT("index.attach_filled");
 	OKV_ORDERED_STORE(&g->nr_granules, new.nr_granules);
 	(void)OKV_FAILPOINT("index.attach_there");
-	OKV_ORDERED_STORE(&e->seal, tag ^ okv_entry_sum(e, record_of(ix, id), ix->nr_groups));
+	OKV_ORDERED_STORE(&e->seal, okv_entry_seal(e, record_of(ix, id), ix->nr_groups, e->name));
 	bucket_end(bucket);
 	(void)OKV_FAILPOINT("index.attach_sealed");
 	return 0;
@@ -1460,18 +1461,22 @@ int okv_index_attach(struct okv_index *ix, uint32_t id, uint32_t group, const st
 
 /* Order -------------------------------------------------------------------------------------- */
 
-static inline uint32_t heat_sum(uint32_t a, uint32_t b)
+/* Both stop at their largest value. */
+static inline void heat_add(struct okv_entry *e, uint32_t more)
 {
-	return a > UINT32_MAX - b ? UINT32_MAX : a + b;
+	if (e->name & OKV_ENTRY_F_PARTIAL)
+		e->tail_heat = more > (uint32_t)(UINT16_MAX - e->tail_heat) ? UINT16_MAX : (uint16_t)(e->tail_heat + more);
+	else
+		e->heat = more > UINT32_MAX - e->heat ? UINT32_MAX : e->heat + more;
 }
 
 void okv_index_touch(struct okv_index *ix, uint32_t id)
 {
 	struct okv_entry *e = entry_of(ix, id);
 
-	e->heat = heat_sum(e->heat, 1);
+	heat_add(e, 1);
 	/* What was dropped keeps its place at the head. */
-	if (!(e->flags & OKV_ENTRY_F_DROPPED))
+	if (!(e->name & OKV_ENTRY_F_DROPPED))
 		okv_evict_touch(&ix->order, id, e->parent);
 }
 
@@ -1496,12 +1501,12 @@ void okv_index_unpin(struct okv_index *ix, uint32_t id)
 
 static inline bool is_leaf(const struct okv_entry *e)
 {
-	return (e->flags & OKV_ENTRY_F_PARTIAL) || e->nr_children == 0;
+	return (e->name & OKV_ENTRY_F_PARTIAL) || e->nr_children == 0;
 }
 
 static void unlist(struct okv_index *ix, uint32_t id)
 {
-	uint32_t tag = entry_tag(ix, id);
+	uint32_t tag = entry_of(ix, id)->tag;
 	bool was_there = table_del(&ix->tab, tag, id) || (ix->old.buckets && table_del(&ix->old, tag, id));
 
 	assert(was_there);
@@ -1512,7 +1517,7 @@ static void unlist(struct okv_index *ix, uint32_t id)
 static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent *extents)
 {
 	struct okv_entry *e = entry_of(ix, id);
-	const struct okv_record *rec = record_of(ix, id);
+	const struct okv_entry_record *rec = record_of(ix, id);
 	uint32_t i, parent = e->parent;
 
 	for (i = 0; i < ix->nr_groups; i++) {
@@ -1520,15 +1525,12 @@ static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent 
 		extents[i].generation = rec->groups[i].generation;
 		extents[i].nr_granules = rec->groups[i].nr_granules;
 	}
-	if (e->flags & OKV_ENTRY_F_DROPPED)
+	if (e->name & OKV_ENTRY_F_DROPPED)
 		ix->nr_dropped--;
 	else
 		unlist(ix, id);
 	(void)OKV_FAILPOINT("index.remove_unlisted");
-	/* Its extents go back to the pool after this. */
-	OKV_ORDERED_STORE(&e->key_len, 0);
-	(void)OKV_FAILPOINT("index.remove_gone");
-	if (e->flags & OKV_ENTRY_F_PARTIAL) {
+	if (e->name & OKV_ENTRY_F_PARTIAL) {
 		tail_del(ix, e);
 		ix->nr_partial--;
 	}
@@ -1536,9 +1538,12 @@ static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent 
 		struct okv_entry *up = entry_of(ix, parent);
 
 		up->nr_children--;
-		up->heat = heat_sum(up->heat, e->heat);
+		heat_add(up, entry_heat(e));
 	}
-	e->parent = ix->free_ids;
+	/* Its extents go back to the pool after this, and its place on the free list is written after it. */
+	OKV_ORDERED_STORE(&e->name, 0);
+	(void)OKV_FAILPOINT("index.remove_gone");
+	OKV_ORDERED_STORE(&e->parent, ix->free_ids);
 	ix->free_ids = id;
 	ix->nr_entries--;
 }
@@ -1549,7 +1554,7 @@ static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent 
  */
 static uint32_t fetch_victims(const struct okv_index *ix, uint32_t id)
 {
-	uint32_t ids[PROBES], nr, i;
+	uint32_t tags[PROBES], nr, i;
 
 	for (nr = 0; nr < PROBES; nr++) {
 		uint32_t next = entry_of(ix, id)->parent;
@@ -1559,37 +1564,36 @@ static uint32_t fetch_victims(const struct okv_index *ix, uint32_t id)
 		if (next == OKV_EVICT_NONE)
 			break;
 		id = next;
-		ids[nr] = id;
+		tags[nr] = entry_of(ix, id)->tag;
 		prefetch(record_of(ix, id));
-		prefetch((const char *)record_of(ix, id) + ix->stride - 1);
 		if (id >= AHEAD) {
 			prefetch(entry_of(ix, id - AHEAD));
 			prefetch(record_of(ix, id - AHEAD));
 		}
 	}
 	for (i = 0; i < nr; i++)
-		prefetch(table_home(&ix->tab, entry_tag(ix, ids[i])));
+		prefetch(table_home(&ix->tab, tags[i]));
 	return id;
 }
 
 static void victim_set(const struct okv_index *ix, uint32_t id, struct okv_index_victim *v)
 {
 	const struct okv_entry *e = entry_of(ix, id);
-	const struct okv_record *rec = record_of(ix, id);
+	const struct okv_entry_record *rec = record_of(ix, id);
 
 	memcpy(v->key.bytes, e->key, sizeof(e->key));
-	v->key.len = e->key_len;
-	v->ns = e->ns;
+	v->key.len = okv_entry_key_len(e);
+	v->ns = okv_entry_ns(e);
 	v->position = e->position;
-	v->nr_tokens = e->nr_tokens;
-	v->heat = e->heat;
-	v->is_dropped = e->flags & OKV_ENTRY_F_DROPPED;
+	v->nr_tokens = entry_tokens(ix, e);
+	v->heat = entry_heat(e);
+	v->is_dropped = e->name & OKV_ENTRY_F_DROPPED;
 	memset(&v->parent, 0, sizeof(v->parent));
 	if (e->parent != OKV_ENTRY_NONE) {
 		const struct okv_entry *up = entry_of(ix, e->parent);
 
 		memcpy(v->parent.bytes, up->key, sizeof(up->key));
-		v->parent.len = up->key_len;
+		v->parent.len = okv_entry_key_len(up);
 	}
 	for (uint32_t g = 0; g < ix->nr_groups; g++)
 		v->crc32c[g] = rec->groups[g].crc32c;
@@ -1706,9 +1710,9 @@ static int64_t drop_list(struct okv_index *ix, uint32_t head, uint32_t root, uin
 
 			if (okv_evict_node(&ix->order, id)->tick > *tick)
 				*tick = okv_evict_node(&ix->order, id)->tick;
-			if (!(e->flags & OKV_ENTRY_F_DROPPED)) {
+			if (!(e->name & OKV_ENTRY_F_DROPPED)) {
 				unlist(ix, id);
-				e->flags |= OKV_ENTRY_F_DROPPED;
+				e->name |= OKV_ENTRY_F_DROPPED;
 				nr++;
 			}
 			if (id == root)
@@ -1724,11 +1728,11 @@ int64_t okv_index_drop(struct okv_index *ix, uint32_t root)
 	uint32_t id;
 	int64_t nr;
 
-	if (!is_live(ix, root) || (entry_of(ix, root)->flags & OKV_ENTRY_F_DROPPED))
+	if (!is_live(ix, root) || (entry_of(ix, root)->name & OKV_ENTRY_F_DROPPED))
 		return -ESTALE;
 	/* The cause first: should the writer die before the rest is done, what is behind it goes with it. */
 	unlist(ix, root);
-	entry_of(ix, root)->flags |= OKV_ENTRY_F_DROPPED;
+	entry_of(ix, root)->name |= OKV_ENTRY_F_DROPPED;
 	(void)OKV_FAILPOINT("index.drop_root");
 	nr = 1 + drop_list(ix, ix->order.listed.head, root, &tick);
 	nr += drop_list(ix, ix->order.parked.head, root, &tick);
@@ -1740,10 +1744,317 @@ int64_t okv_index_drop(struct okv_index *ix, uint32_t root)
 	for (id = 0; id < ix->nr_ids; id++) {
 		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->key_len && (e->flags & OKV_ENTRY_F_DROPPED) && okv_evict_node(&ix->order, id)->tick)
+		if (e->name && (e->name & OKV_ENTRY_F_DROPPED) && okv_evict_node(&ix->order, id)->tick)
 			okv_evict_demote(&ix->order, id, is_leaf(e));
 	}
 	return nr;
+}
+
+/* Recovery ----------------------------------------------------------------------------------- */
+
+/* What is found of an entry. PENDING: its descendants wait for the verdict on it. */
+enum verdict { UNKNOWN, PENDING, GOOD, BAD };
+
+struct tick_of {
+	uint64_t	tick;
+	uint32_t	id;
+};
+
+/* Does the seal fit? An extent whose addition it does not count yet is absent: it did not get so far. */
+static bool seal_fits(const struct okv_index *ix, const struct okv_entry *e, struct okv_entry_record *rec)
+{
+	uint32_t i;
+
+	if (okv_entry_seal(e, rec, ix->nr_groups, e->name) == e->seal)
+		return true;
+	for (i = 0; i < ix->nr_groups; i++) {
+		uint32_t nr_granules = rec->groups[i].nr_granules;
+
+		if (!(ix->optional_groups >> i & 1) || !nr_granules)
+			continue;
+		rec->groups[i].nr_granules = 0;
+		if (okv_entry_seal(e, rec, ix->nr_groups, e->name) == e->seal)
+			return true;
+		rec->groups[i].nr_granules = nr_granules;
+	}
+	return false;
+}
+
+/* All that an entry says by itself. */
+static bool entry_is_whole(const struct okv_index *ix, uint32_t id)
+{
+	const struct okv_entry *e = entry_of(ix, id);
+	struct okv_entry_record *rec = record_of(ix, id);
+	struct omnikv_key key = { .len = okv_entry_key_len(e) };
+	uint32_t i;
+
+	if (e->name & ~(OKV_ENTRY_NAME_MASK | OKV_ENTRY_F_PARTIAL))	/* one that was dropped stays so */
+		return false;
+	if (key.len == 0 || key.len > OMNIKV_KEY_BYTES_MAX)
+		return false;
+	memcpy(key.bytes, e->key, sizeof(e->key));
+	if (!key_is_padded(&key) || key_tag(ix, okv_ns_mix(okv_entry_ns(e)), &key) != e->tag)
+		return false;
+	if ((e->name & OKV_ENTRY_F_PARTIAL) && (e->tail_tokens == 0 || e->tail_tokens >= ix->block_tokens))
+		return false;
+	if ((e->parent == OKV_ENTRY_NONE) != (e->position == 0) || !seal_fits(ix, e, rec))
+		return false;
+	for (i = 0; i < ix->nr_groups; i++)
+		if (rec->groups[i].nr_granules == 0 && !(ix->optional_groups >> i & 1))
+			return false;
+	return true;
+}
+
+/* Does it belong behind its parent, which is good, and are its extents its own? Its runs are made anew. */
+static bool entry_fits(struct okv_index *ix, uint32_t id, struct okv_index_recovery *recovery)
+{
+	const struct okv_entry *e = entry_of(ix, id);
+	struct okv_entry_record *rec = record_of(ix, id);
+	struct omnikv_extent extents[OKV_INDEX_GROUPS_MAX];
+	uint32_t i;
+
+	if (e->parent != OKV_ENTRY_NONE) {
+		const struct okv_entry *up = entry_of(ix, e->parent);
+
+		if (okv_entry_ns(up) != okv_entry_ns(e) || up->position + 1 != e->position || (up->name & OKV_ENTRY_F_PARTIAL))
+			return false;
+	}
+	for (i = 0; i < ix->nr_groups; i++)
+		extents[i] = (struct omnikv_extent){
+			.granule = rec->groups[i].nr_granules ? rec->groups[i].granule : 0,
+			.generation = rec->groups[i].nr_granules ? rec->groups[i].generation : 0,
+			.nr_granules = rec->groups[i].nr_granules,
+		};
+	if (!recovery->keep(recovery->opaque, okv_entry_ns(e), extents))
+		return false;
+	for (i = 0; i < ix->nr_groups; i++)
+		group_set(ix, e->parent, i, &rec->groups[i], &extents[i], rec->groups[i].crc32c);
+	return true;
+}
+
+/* Judge @id and all before it, the first one first: what is behind a bad one is bad. */
+static void judge(struct okv_index *ix, uint32_t id, uint8_t *verdicts, uint32_t *path,
+		  struct okv_index_recovery *recovery)
+{
+	bool is_good = false;
+	uint32_t nr = 0;
+
+	for (;; id = entry_of(ix, id)->parent) {
+		if (id == OKV_ENTRY_NONE) {
+			is_good = true;
+			break;
+		}
+		if (id >= ix->nr_ids || entry_of(ix, id)->name == 0)
+			break;
+		if (verdicts[id] != UNKNOWN) {
+			is_good = verdicts[id] == GOOD;
+			break;
+		}
+		if (!entry_is_whole(ix, id)) {
+			verdicts[id] = BAD;
+			break;
+		}
+		verdicts[id] = PENDING;
+		path[nr++] = id;
+	}
+	while (nr-- > 0) {
+		is_good = is_good && entry_fits(ix, path[nr], recovery);
+		verdicts[path[nr]] = is_good ? GOOD : BAD;
+	}
+}
+
+static int tick_order(const void *a, const void *b)
+{
+	const struct tick_of *x = a, *y = b;
+
+	return (x->tick > y->tick) - (x->tick < y->tick);
+}
+
+/* Counts, lists, table and order, from the entries that are left. */
+static int relink(struct okv_index *ix)
+{
+	struct tick_of *ticks;
+	uint32_t id, nr = 0;
+	int ret = 0;
+
+	for (id = ix->nr_ids; id-- > 0;) {
+		struct okv_entry *e = entry_of(ix, id);
+
+		if (e->name == 0) {
+			e->parent = ix->free_ids;
+			ix->free_ids = id;
+			continue;
+		}
+		ix->nr_entries++;
+		if (e->name & OKV_ENTRY_F_PARTIAL)
+			continue;
+		e->nr_children = 0;
+		e->tails = OKV_ENTRY_NONE;
+	}
+	ticks = malloc((ix->nr_entries + 1) * sizeof(*ticks));
+	if (!ticks)
+		return -ENOMEM;
+	for (id = 0; id < ix->nr_ids && !ret; id++) {
+		struct okv_entry *e = entry_of(ix, id);
+
+		if (e->name == 0)
+			continue;
+		if (e->parent != OKV_ENTRY_NONE)
+			entry_of(ix, e->parent)->nr_children++;
+		if (e->name & OKV_ENTRY_F_PARTIAL) {
+			ret = e->parent == OKV_ENTRY_NONE ? ns_tails_grow(ix, okv_entry_ns(e)) : 0;
+			if (ret)
+				break;
+			tail_add(ix, id);
+			ix->nr_partial++;
+		}
+		table_add(&ix->tab, e->tag, id);
+		ticks[nr++] = (struct tick_of){ .tick = okv_evict_node(&ix->order, id)->tick, .id = id };
+	}
+	if (!ret) {
+		/* Ticks are no part of the seal: their order counts, and their size is made anew. */
+		qsort(ticks, nr, sizeof(*ticks), tick_order);
+		for (uint32_t i = 0; i < nr; i++)
+			okv_evict_restore(&ix->order, ticks[i].id, is_leaf(entry_of(ix, ticks[i].id)));
+	}
+	free(ticks);
+	return ret;
+}
+
+/* The pointers of this process to chunks that are there. */
+static int chunks_claim(struct okv_index *ix)
+{
+	const struct okv_index_allocator *mem = &ix->mem;
+	const struct okv_index_dir *dir = mem->peek(mem->opaque, ix->head->dir_off, sizeof(*dir));
+	uint32_t i, max;
+	int ret;
+
+	if (!ix->head->dir_off)
+		return 0;
+	if (!dir || dir->nr_chunks > dir->max_chunks || dir->max_chunks > OKV_CHUNKS_MAX || !dir->max_chunks)
+		return -EBADMSG;
+	max = dir->max_chunks;
+	ix->dir = mem->claim(mem->opaque, ix->head->dir_off, dir_bytes(max));
+	if (!ix->dir)
+		return -EBADMSG;
+	ix->mem_bytes += dir_bytes(max);
+	ret = pointers_grow(ix, max);
+	if (ret)
+		return ret;
+	for (i = 0; i < ix->dir->nr_chunks; i++) {
+		const struct okv_chunk_ref *ref = &ix->dir->chunks[i];
+
+		if (!ref->nr || ref->nr > OKV_CHUNK_ENTRIES || (ref->nr < OKV_CHUNK_ENTRIES && i + 1 < ix->dir->nr_chunks))
+			return -EBADMSG;
+		ix->entries[i] = mem->claim(mem->opaque, ref->entries_off, ref->nr * sizeof(struct okv_entry));
+		ix->records[i] = mem->claim(mem->opaque, ref->records_off, (size_t)ref->nr * ix->stride);
+		if (!ix->entries[i] || !ix->records[i])
+			return -EBADMSG;
+		ix->mem_bytes += ref->nr * (sizeof(struct okv_entry) + ix->stride);
+		ix->pieces[i] = 1;
+		ix->nr_chunks++;
+		ix->nr_room += ref->nr;
+	}
+	ix->nr_ids = ix->head->nr_ids;
+	return ix->nr_ids <= ix->nr_room ? 0 : -EBADMSG;
+}
+
+/* An empty table, in the memory of the old one where that will do. */
+static int table_renew(struct okv_index *ix)
+{
+	const struct okv_table_ref *ref = &ix->head->tab;
+	uint32_t log2_buckets = table_log2_for(ix->nr_room);
+	struct okv_bucket *buckets = NULL;
+
+	if (ref->off && ref->log2_buckets >= log2_buckets && ref->log2_buckets <= 31) {
+		log2_buckets = ref->log2_buckets;
+		buckets = ix->mem.claim(ix->mem.opaque, ref->off, table_bytes(log2_buckets));
+	}
+	if (!buckets)
+		return table_init(ix, &ix->tab, log2_buckets);
+	memset(buckets, 0, table_bytes(log2_buckets));
+	ix->mem_bytes += table_bytes(log2_buckets);
+	table_set(&ix->tab, buckets, log2_buckets);
+	return 0;
+}
+
+static int head_claim(struct okv_index *ix, const struct okv_index_config *config, uint64_t head_off)
+{
+	struct okv_index_head *head = ix->mem.claim(ix->mem.opaque, head_off, sizeof(*head));
+
+	if (!head || head->magic != OKV_INDEX_MAGIC || head->version != OKV_INDEX_VERSION ||
+	    head->crc != okv_crc32c(head, offsetof(struct okv_index_head, crc)) || head->nr_groups != config->nr_groups ||
+	    head->optional_groups != config->optional_groups || head->block_tokens != config->block_tokens ||
+	    head->stride != ix->stride)
+		return -EBADMSG;
+	ix->head = head;
+	ix->mem_bytes = sizeof(*head);
+	ix->tag_mask = head->tag_mask;
+	memcpy(ix->secret, head->secret, sizeof(ix->secret));
+	return 0;
+}
+
+int okv_index_recover(const struct okv_index_config *config, uint64_t head_off, struct okv_index_recovery *recovery,
+		      struct okv_index **out)
+{
+	uint8_t *verdicts = NULL;
+	uint32_t *path = NULL;
+	struct okv_index *ix;
+	uint32_t id;
+	int ret;
+
+	recovery->nr_kept = 0;
+	recovery->nr_dropped = 0;
+	if (!config_is_valid(config) || !config->allocator || !config->allocator->claim)
+		return -EINVAL;
+	ix = index_new(config);
+	if (!ix)
+		return -ENOMEM;
+	ret = head_claim(ix, config, head_off);
+	if (!ret)
+		ret = chunks_claim(ix);
+	if (ret)
+		goto err_leave;
+	ret = -ENOMEM;
+	verdicts = calloc((size_t)ix->nr_ids + 1, sizeof(*verdicts));
+	path = malloc(((size_t)ix->nr_ids + 1) * sizeof(*path));
+	if (!verdicts || !path)
+		goto err_leave;
+	/* Readers look again until all is in place. */
+	__atomic_store_n(&ix->head->tables, ix->head->tables | 1, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	ret = table_renew(ix);
+	if (ret)
+		goto err_leave;
+
+	for (id = 0; id < ix->nr_ids; id++)
+		if (entry_of(ix, id)->name && verdicts[id] == UNKNOWN)
+			judge(ix, id, verdicts, path, recovery);
+	(void)OKV_FAILPOINT("index.recover_judged");
+	for (id = 0; id < ix->nr_ids; id++) {
+		if (verdicts[id] == BAD) {
+			OKV_ORDERED_STORE(&entry_of(ix, id)->name, 0);
+			recovery->nr_dropped++;
+		}
+	}
+	(void)OKV_FAILPOINT("index.recover_dropped");
+	ret = relink(ix);
+	if (ret)
+		goto err_leave;
+	recovery->nr_kept = ix->nr_entries;
+	ix->head->old = (struct okv_table_ref){ 0 };
+	ix->head->tab = table_ref(ix, &ix->tab);
+	tables_end(ix);
+	free(verdicts);
+	free(path);
+	*out = ix;
+	return 0;
+
+err_leave:
+	free(verdicts);
+	free(path);
+	index_delete(ix);
+	return ret;
 }
 
 /* Reports and checks ------------------------------------------------------------------------- */
@@ -1761,10 +2072,10 @@ void okv_index_heat(const struct okv_index *ix, uint64_t *heat)
 	for (id = 0; id < ix->nr_ids; id++) {
 		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->key_len == 0 || e->heat == 0)
+		if (e->name == 0 || entry_heat(e) == 0)
 			continue;
 		for (up = id; up != OKV_ENTRY_NONE; up = entry_of(ix, up)->parent)
-			heat[up] += e->heat;
+			heat[up] += entry_heat(e);
 	}
 }
 
@@ -1800,8 +2111,8 @@ static const char *table_check(const struct okv_index *ix, const struct table *t
 			if (slot == 0)
 				continue;
 			nr++;
-			if (!is_live(ix, slot - 1) || entry_tag(ix, slot - 1) != tag ||
-			    (entry_of(ix, slot - 1)->flags & OKV_ENTRY_F_DROPPED))
+			if (!is_live(ix, slot - 1) || entry_of(ix, slot - 1)->tag != tag ||
+			    (entry_of(ix, slot - 1)->name & OKV_ENTRY_F_DROPPED))
 				broken = "a slot names an entry that is gone, dropped, or of another hash";
 			for (home = tag >> tab->shift; home != at; home = (home + 1) & tab->mask)
 				passed[home]++;
@@ -1822,17 +2133,19 @@ static const char *table_check(const struct okv_index *ix, const struct table *t
 static const char *entry_check(struct okv_index *ix, uint32_t id)
 {
 	const struct okv_entry *e = entry_of(ix, id);
-	const struct okv_record *rec = record_of(ix, id);
-	struct omnikv_key key = { .len = e->key_len };
+	const struct okv_entry_record *rec = record_of(ix, id);
+	struct omnikv_key key = { .len = okv_entry_key_len(e) };
 	uint32_t i, found;
 
 	memcpy(key.bytes, e->key, sizeof(e->key));
-	if (key_tag(ix, okv_ns_mix(e->ns), &key) != entry_tag(ix, id))
-		return "an entry's seal is not that of its key and extents";
-	found = find(ix, entry_tag(ix, id), e->ns, &key);
-	if ((e->flags & OKV_ENTRY_F_DROPPED) ? found == id : found != id)
+	if (key_tag(ix, okv_ns_mix(okv_entry_ns(e)), &key) != e->tag)
+		return "an entry's hash is not that of its key";
+	if (okv_entry_seal(e, rec, ix->nr_groups, e->name) != e->seal)
+		return "an entry's seal is not that of what it holds";
+	found = find(ix, e->tag, okv_entry_ns(e), &key);
+	if ((e->name & OKV_ENTRY_F_DROPPED) ? found == id : found != id)
 		return "a key does not lead to its entry, or leads to a dropped one";
-	if (!(e->flags & OKV_ENTRY_F_PARTIAL) != (e->nr_tokens == ix->block_tokens))
+	if ((e->name & OKV_ENTRY_F_PARTIAL) && (e->tail_tokens == 0 || e->tail_tokens >= ix->block_tokens))
 		return "an entry's token count contradicts its being partial";
 	if (is_leaf(e) && rec->node.state == OKV_EVICT_OFF)
 		return "a leaf is not in the eviction order";
@@ -1842,10 +2155,10 @@ static const char *entry_check(struct okv_index *ix, uint32_t id)
 	} else {
 		const struct okv_entry *up = entry_of(ix, e->parent);
 
-		if (!is_live(ix, e->parent) || up->ns != e->ns || up->position + 1 != e->position ||
-		    (up->flags & OKV_ENTRY_F_PARTIAL))
+		if (!is_live(ix, e->parent) || okv_entry_ns(up) != okv_entry_ns(e) || up->position + 1 != e->position ||
+		    (up->name & OKV_ENTRY_F_PARTIAL))
 			return "an entry's parent is gone, partial, or elsewhere";
-		if ((up->flags & OKV_ENTRY_F_DROPPED) && !(e->flags & OKV_ENTRY_F_DROPPED))
+		if ((up->name & OKV_ENTRY_F_DROPPED) && !(e->name & OKV_ENTRY_F_DROPPED))
 			return "an entry behind a dropped one is found";
 	}
 	for (i = 0; i < ix->nr_groups; i++) {
@@ -1881,22 +2194,22 @@ int okv_index_check(const struct okv_index *cix, const char **reason)
 		return -ENOMEM;
 	for (id = ix->free_ids; id != OKV_ENTRY_NONE && nr_free <= ix->nr_ids; id = entry_of(ix, id)->parent) {
 		nr_free++;
-		if (entry_of(ix, id)->key_len)
+		if (entry_of(ix, id)->name)
 			broken = "a live entry is on the free list";
 	}
 	for (id = 0; id < ix->nr_ids && !broken; id++) {
 		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->key_len == 0)
+		if (e->name == 0)
 			continue;
 		nr++;
-		nr_dropped += !!(e->flags & OKV_ENTRY_F_DROPPED);
-		nr_partial += !!(e->flags & OKV_ENTRY_F_PARTIAL);
+		nr_dropped += !!(e->name & OKV_ENTRY_F_DROPPED);
+		nr_partial += !!(e->name & OKV_ENTRY_F_PARTIAL);
 		nr_pins += record_of(ix, id)->node.nr_pins;
 		broken = entry_check(ix, id);
 		if (e->parent != OKV_ENTRY_NONE)
 			nr_children[e->parent]++;
-		if (e->flags & OKV_ENTRY_F_PARTIAL)
+		if (e->name & OKV_ENTRY_F_PARTIAL)
 			continue;
 		for (tail = e->tails; tail != OKV_ENTRY_NONE && !broken; tail = entry_of(ix, tail)->tail_next) {
 			if (!is_live(ix, tail) || entry_of(ix, tail)->parent != id || nr_tails++ > ix->nr_entries)
@@ -1906,14 +2219,14 @@ int okv_index_check(const struct okv_index *cix, const char **reason)
 	for (id = 0; id < ix->nr_ns_tails && !broken; id++) {
 		for (tail = ix->ns_tails[id]; tail != OKV_ENTRY_NONE && !broken; tail = entry_of(ix, tail)->tail_next) {
 			if (!is_live(ix, tail) || entry_of(ix, tail)->parent != OKV_ENTRY_NONE ||
-			    entry_of(ix, tail)->ns != id || nr_tails++ > ix->nr_entries)
+			    okv_entry_ns(entry_of(ix, tail)) != id || nr_tails++ > ix->nr_entries)
 				broken = "a list of first tails holds what is none";
 		}
 	}
 	for (id = 0; id < ix->nr_ids && !broken; id++) {
 		const struct okv_entry *e = entry_of(ix, id);
 
-		if (e->key_len && (e->flags & OKV_ENTRY_F_PARTIAL ? 0 : e->nr_children) != nr_children[id])
+		if (e->name && (e->name & OKV_ENTRY_F_PARTIAL ? 0 : e->nr_children) != nr_children[id])
 			broken = "a count of children is wrong";
 	}
 	free(nr_children);

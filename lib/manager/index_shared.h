@@ -9,8 +9,8 @@
  *	head ---> directory ---> chunks: entries [], records []
  *	  '-----> table (and, while it grows, the one being left): buckets []
  *
- * What survives the writer: key, ns, parent, position, nr_tokens, heat, DROPPED, the tick, and each
- * group's extent and checksum. An entry is there when its key_len is not 0: that is stored last when
+ * What survives the writer: key, name, parent, position, tail_tokens, heat, the tick, and each
+ * group's extent and checksum. An entry is there when its name is not 0: that is stored last when
  * it comes and first when it goes, and a killed process leaves its stores in program order. @seal
  * says whether the rest belongs together. Links, tables, runs and the order are made anew.
  *
@@ -41,25 +41,29 @@
 #define OKV_SECRET_BYTES	192u
 #define OKV_BUCKET_SLOTS	7u
 
-#define OKV_ENTRY_F_PARTIAL	(1u << 0)
-#define OKV_ENTRY_F_DROPPED	(1u << 1)	/* not in the table */
+/* The name of an entry: namespace, length of the key, flags. */
+#define OKV_ENTRY_NS_BITS	20
+#define OKV_ENTRY_LEN_BITS	6
+#define OKV_ENTRY_NAME_MASK	((1u << (OKV_ENTRY_NS_BITS + OKV_ENTRY_LEN_BITS)) - 1)
+#define OKV_ENTRY_F_PARTIAL	(1u << 26)
+#define OKV_ENTRY_F_DROPPED	(1u << 27)	/* not in the table */
 
 /**
  * struct okv_entry - what a lookup reads of a block; one cache line
- * @parent: a free entry has key_len 0 and its successor on the free list here
- * @seal:   hash of namespace and key, exclusive-or okv_entry_sum(): the entry's check and, since the sum can be
- *          taken off again, the way to its bucket
+ * @name:   OKV_ENTRY_*; 0: the entry is free
+ * @parent: of a free entry: its successor on the free list
+ * @tag:    hash of namespace and key
+ * @seal:   check of all that survives but heat, tick and flags: okv_entry_seal()
  *
- * A partial tail has no children and no tails, so its links among its parent's tails take their place.
+ * A partial tail has no children and no tails, so its links among its parent's tails take their place; and it
+ * says how many tokens it has, which leaves less room for its heat.
  */
 struct okv_entry {
 	uint64_t	key[OMNIKV_KEY_BYTES_MAX / 8];
-	uint32_t	ns;
+	uint32_t	name;
 	uint32_t	parent;
 	uint32_t	position;
-	uint16_t	nr_tokens;
-	uint8_t		key_len;
-	uint8_t		flags;
+	uint32_t	tag;
 	union {
 		uint32_t	nr_children;
 		uint32_t	tail_prev;
@@ -68,8 +72,14 @@ struct okv_entry {
 		uint32_t	tails;
 		uint32_t	tail_next;
 	};
+	union {
+		uint32_t	heat;
+		struct {
+			uint16_t	tail_tokens;
+			uint16_t	tail_heat;
+		};
+	};
 	uint32_t	seal;
-	uint32_t	heat;
 };
 
 _Static_assert(sizeof(struct okv_entry) == 64, "an entry is one cache line");
@@ -91,7 +101,7 @@ struct okv_group {
 	uint32_t	crc32c;
 };
 
-struct okv_record {
+struct okv_entry_record {
 	struct okv_evict_node	node;
 	struct okv_group	groups[];
 };
@@ -178,26 +188,46 @@ static inline uint32_t okv_key_tag(const uint8_t secret[OKV_SECRET_BYTES], uint3
 	return (uint32_t)((h ^ mix) >> 32) & tag_mask;
 }
 
-static inline uint64_t okv_sum_add(uint64_t sum, uint64_t word)
+static inline uint32_t okv_entry_name(uint32_t ns, uint32_t key_len)
 {
-	sum = (sum ^ word) * 0x9fb21c651e98df25ull;
-	return sum ^ sum >> 29;
+	return ns | key_len << OKV_ENTRY_NS_BITS;
 }
 
-/** A sum over what belongs to an entry besides namespace and key. Absent groups count as such, whatever they hold. */
-static inline uint32_t okv_entry_sum(const struct okv_entry *e, const struct okv_record *rec, uint32_t nr_groups)
+static inline uint32_t okv_entry_ns(const struct okv_entry *e)
 {
-	uint64_t sum = okv_sum_add(e->nr_tokens, (uint64_t)e->position << 32 | e->parent);
+	return e->name & ((1u << OKV_ENTRY_NS_BITS) - 1);
+}
+
+static inline uint32_t okv_entry_key_len(const struct okv_entry *e)
+{
+	return e->name >> OKV_ENTRY_NS_BITS & ((1u << OKV_ENTRY_LEN_BITS) - 1);
+}
+
+/**
+ * okv_entry_seal() - a sum over what belongs to an entry, namespace and key by way of its tag
+ * @name: that it has, or will have
+ *
+ * Absent groups count as such, whatever they hold. Each word has an odd factor of its own, so that the products
+ * do not wait for one another.
+ */
+static inline uint32_t okv_entry_seal(const struct okv_entry *e, const struct okv_entry_record *rec, uint32_t nr_groups,
+				      uint32_t name)
+{
+	const uint64_t step = 0x9fb21c651e98df24ull;
+	uint64_t factor = 0x9e3779b97f4a7c15ull;
+	uint32_t tokens = name & OKV_ENTRY_F_PARTIAL ? e->tail_tokens : 0;
+	uint64_t sum = ((uint64_t)e->position << 32 | e->parent) * factor +
+		       ((uint64_t)e->tag << 32 | tokens) * (factor + step);
 
 	for (uint32_t i = 0; i < nr_groups; i++) {
 		const struct okv_group *g = &rec->groups[i];
 
-		if (g->nr_granules == 0) {
-			sum = okv_sum_add(sum, i);
-			continue;
-		}
-		sum = okv_sum_add(sum, (uint64_t)g->granule << 24 ^ g->nr_granules);
-		sum = okv_sum_add(sum, (uint64_t)g->crc32c << 32 | g->generation);
+		factor += 3 * step;
+		if (g->nr_granules == 0)
+			sum += factor;
+		else
+			sum += ((uint64_t)g->granule << 24 ^ g->nr_granules) * factor +
+			       ((uint64_t)g->crc32c << 32 | g->generation) * (factor + step);
 	}
 	return (uint32_t)(sum >> 32);
 }
@@ -208,7 +238,17 @@ static inline bool okv_key_equal(const struct okv_entry *e, const struct omnikv_
 
 	memcpy(k, key->bytes, sizeof(k));
 	return (((e->key[0] ^ k[0]) | (e->key[1] ^ k[1]) | (e->key[2] ^ k[2]) | (e->key[3] ^ k[3])) |
-		(e->key_len ^ key->len)) == 0;
+		(okv_entry_key_len(e) ^ key->len)) == 0;
+}
+
+/** Is it the entry of this key, whose name is okv_entry_name()? */
+static inline bool okv_entry_is(const struct okv_entry *e, uint32_t name, const struct omnikv_key *key)
+{
+	uint64_t k[OMNIKV_KEY_BYTES_MAX / 8];
+
+	memcpy(k, key->bytes, sizeof(k));
+	return (((e->key[0] ^ k[0]) | (e->key[1] ^ k[1]) | (e->key[2] ^ k[2]) | (e->key[3] ^ k[3])) |
+		((e->name & OKV_ENTRY_NAME_MASK) ^ name)) == 0;
 }
 
 /* A bit for each of OKV_BUCKET_SLOTS words that is @word. No branches: which slot it is cannot be foreseen. */

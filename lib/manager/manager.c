@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "error.h"
+#include "manager/catalog.h"
 #include "manager/import.h"
 #include "manager/space.h"
 #include "manager/tier.h"
@@ -389,6 +390,22 @@ static void okv_evict_lost(struct okv_visit *visit, uint64_t nr_granules, uint64
 		visit->manager->stats.blocks_lost += nr_blocks;
 }
 
+uint64_t okv_manager_evict(struct omnikv_manager *manager, uint64_t nr_granules)
+{
+	struct okv_visit visit;
+	uint64_t freed;
+
+	okv_visit_init(&visit, manager);
+	visit.is_inside = true;
+	okv_evict_lost(&visit, nr_granules, &freed);
+	return freed;
+}
+
+uint64_t okv_manager_granules(const struct omnikv_manager *manager)
+{
+	return manager->nr_granules - okv_pool_catalog_granules(manager);
+}
+
 static void okv_wants_undo(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants)
 {
 	for (uint32_t i = 0; i < nr_wants; i++)
@@ -427,7 +444,7 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
 
 	free_granules = okv_pool_free_granules(manager->pool);
 	ret = -ENOSPC;
-	if (need > manager->nr_granules - keep)
+	if (need + keep > okv_manager_granules(manager))
 		goto err;
 	if (need && need + keep > free_granules) {
 		if (!okv_can_make_room(manager, need + keep))
@@ -677,14 +694,15 @@ int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens)
 		return 1;
 	if (__builtin_mul_overflow(nr_blocks, okv_plan_granules(plan, false), &need) ||
 	    __builtin_add_overflow(need, okv_plan_granules(plan, true) - okv_plan_granules(plan, false), &need) ||
-	    need > manager->nr_granules - manager->staging_granules)
+	    need > manager->nr_granules)
 		return -ENOSPC;
 
 	if (okv_is_attached(manager))
 		return okv_import_can_room(manager, need);
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
-	ret = okv_can_make_room(manager, need + manager->staging_granules);
+	need += manager->staging_granules;
+	ret = need > okv_manager_granules(manager) ? -ENOSPC : okv_can_make_room(manager, need);
 	okv_visit_leave(&visit);
 	return ret;
 }
@@ -746,6 +764,7 @@ int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_s
 		full.hash_collisions += index.nr_collisions;
 	}
 	ret = okv_protected(manager, &full.nr_leased_blocks, &held);
+	full.index_bytes = okv_pool_catalog_granules(manager) * manager->granule_bytes;
 	full.cached_bytes = okv_cached_granules(manager) * manager->granule_bytes;
 	full.peak_used_bytes = manager->peak_granules * manager->granule_bytes;
 	full.blocks_queued = okv_imports_queued(manager);
@@ -760,10 +779,10 @@ int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_s
 /* ---- life ----------------------------------------------------------------------------------- */
 
 /*
- * What an earlier manager of the pool left SEALED or META is in no index of ours, and nobody could
+ * Without a catalog what an earlier manager of the pool left SEALED or META is in no index, and nobody could
  * find it again: it is given up. What others lease or move stays until they are done.
  */
-static int okv_manager_take_over(struct omnikv_client *client)
+static int okv_manager_clear(struct omnikv_client *client)
 {
 	const uint32_t states = 1u << OMNIKV_EXTENT_SEALED | 1u << OMNIKV_EXTENT_META;
 	struct omnikv_extent extents[256];
@@ -871,24 +890,28 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 		return okv_error_set(err, ret, "the client does not manage its pool; open it with OMNIKV_CLIENT_F_MANAGER");
 	if (ret && ret != -ENOSPC)
 		return ret;
-	ret = okv_manager_take_over(client);
-	if (ret)
-		return ret;
-
 	ret = okv_manager_new(client, &manager);
 	if (ret)
 		return ret;
+	ret = manager->pool->is_lasting ? okv_pool_catalog_open(manager) : okv_manager_clear(client);
+	if (ret)
+		goto err_free;
 	if (config->spill) {
 		ret = okv_staging_init(manager, config, err);
 		if (!ret)
 			ret = okv_tier_create(config->spill, config->spill_admit, &manager->tier);
-		if (ret) {
-			okv_manager_free(manager);
-			return ret;
-		}
+		if (ret)
+			goto err_catalog;
 	}
+	manager->peak_granules = okv_used_granules(manager);
 	*out = manager;
 	return 0;
+
+err_catalog:
+	okv_pool_catalog_close(manager);
+err_free:
+	okv_manager_free(manager);
+	return ret;
 }
 
 int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
@@ -908,7 +931,7 @@ int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_mana
 		return okv_error_set(err, -EINVAL, "eviction: \"%.64s\" is unknown; \"lru\" is possible", full.eviction);
 	if (full.spill && full.spill_admit > OMNIKV_SPILL_ADMIT_SECOND)
 		return okv_error_set(err, -EINVAL, "spill_admit: %u is unknown", full.spill_admit);
-	/* A second one would take over, which is to free, what the first one has cached. */
+	/* A second one would take over what the first one is using. */
 	if (atomic_exchange(&client->is_managed, true))
 		return okv_error_set(err, -EBUSY, "the client has a manager; destroy that first, or open spaces in it");
 	ret = okv_manager_begin(client, &full, out, err);
@@ -927,12 +950,14 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 	assert(manager->seqs.next == &manager->seqs);
 	if (okv_is_attached(manager))
 		okv_imports_end(manager);
-	else
+	else if (!manager->catalog)
 		omnikv_manager_reset(manager);
 	okv_tier_destroy(manager);
+	for (shelf = manager->shelves; shelf; shelf = shelf->next)
+		assert(shelf->pins.next == &shelf->pins);
+	okv_pool_catalog_close(manager);
 	okv_space_fini(manager);
 	while ((shelf = manager->shelves)) {
-		assert(shelf->pins.next == &shelf->pins);
 		manager->shelves = shelf->next;
 		okv_index_destroy(shelf->index);
 		free(shelf->owned);

@@ -12,6 +12,7 @@
  *	cached   = sum over entries of all shelves (imported ones apart: another manager owns those)
  *	used     = private + cached + tier
  *	pool's PRIVATE and SEALED = used, where this is the pool's only client
+ *	pool's META        = the catalog's
  *	pins of an index = pins in its shelf's list
  *
  * Locks: manager > pool. Nothing here sleeps under the lock but for memory of its own.
@@ -36,6 +37,7 @@
 /**
  * struct okv_shelf - blocks of all namespaces whose layouts have the same groups
  * @nr_groups, @optional_groups: fixed; see struct okv_index_config
+ * @slot:           of the catalog
  * @block_granules: most that one block of any of its namespaces takes
  * @nr_granules:    of all entries that are this manager's own
  * @owned:         attached managers: bit per entry id; its extents are PRIVATE of this client, not yet published
@@ -47,6 +49,7 @@ struct okv_shelf {
 	struct okv_shelf	*next;
 	struct omnikv_manager	*manager;
 	struct okv_index	*index;
+	uint32_t		slot;
 	uint32_t		nr_groups;
 	uint32_t		optional_groups;
 	uint64_t		block_granules;
@@ -63,6 +66,7 @@ struct okv_shelf {
 struct okv_space_plan {
 	struct okv_space_plan	*next;
 	uint64_t		nr_spaces;
+	uint64_t		catalog_off;	/* 0: not there */
 	struct omnikv_plan	plan;
 };
 
@@ -109,6 +113,7 @@ struct okv_seq_link {
 
 struct okv_tier;
 struct okv_imports;
+struct okv_pool_catalog;
 
 struct omnikv_manager {
 	/* fixed after creation */
@@ -120,6 +125,7 @@ struct omnikv_manager {
 	uint32_t		hash_bits;	/* tests: see struct okv_index_config */
 
 	struct okv_tier		*tier;		/* NULL: no spill store */
+	struct okv_pool_catalog	*catalog;	/* NULL: the index ends with this process */
 	uint64_t		staging_granules;	/* stay free but for what comes back from the spill store */
 	uint64_t		staging_wait_ns;
 	struct okv_imports	*imports;	/* NULL: this manager decides itself; see import.h */
@@ -234,6 +240,10 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
  */
 int okv_manager_room_for(struct omnikv_manager *manager, uint32_t nr_granules, uint32_t count);
 
+/** Evict until so many granules are given up, or nothing is left that can be. Returns how many were. */
+uint64_t okv_manager_evict(struct omnikv_manager *manager, uint64_t nr_granules);
+/** Granules of the pool that blocks can have: all but those of the catalog. */
+uint64_t okv_manager_granules(const struct omnikv_manager *manager);
 /** Would evicting everything that nothing protects make room for so many? */
 bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
 /** The shelf that is to give, of those whose bit in @done is not set; NULL: none. */

@@ -194,7 +194,7 @@ static int look_begin(const struct okv_reader *reader, const struct okv_reader_s
 		return -EAGAIN;
 
 	if (look->nr_groups != space->nr_groups || look->nr_groups == 0 || look->nr_groups > OKV_INDEX_GROUPS_MAX ||
-	    look->stride != sizeof(struct okv_record) + look->nr_groups * sizeof(struct okv_group))
+	    look->stride != sizeof(struct okv_entry_record) + look->nr_groups * sizeof(struct okv_group))
 		return -EBADMSG;
 	for (i = 0; i < 2; i++) {
 		if (look->refs[i].off == 0)
@@ -218,7 +218,7 @@ static int look_begin(const struct okv_reader *reader, const struct okv_reader_s
 }
 
 /* Where an entry lies, and (unless NULL) its record; NULL: there is no such entry. */
-static inline const struct okv_entry *look_entry(const struct look *look, uint32_t id, const struct okv_record **rec)
+static inline const struct okv_entry *look_entry(const struct look *look, uint32_t id, const struct okv_entry_record **rec)
 {
 	uint32_t chunk = id >> OKV_CHUNK_SHIFT, at = id & (OKV_CHUNK_ENTRIES - 1);
 	struct okv_chunk_ref ref;
@@ -283,7 +283,7 @@ static int table_find(const struct look *look, const struct okv_table_ref *ref, 
 		      const struct omnikv_key *key, struct spot *spot)
 {
 	uint32_t mask = (uint32_t)((1ull << ref->log2_buckets) - 1);
-	uint32_t at = look_home(ref, tag), nr, found;
+	uint32_t at = look_home(ref, tag), name = okv_entry_name(look->ns, key->len), nr, found;
 
 	for (nr = 0; nr <= mask; nr++, at = (at + 1) & mask) {
 		const struct okv_bucket *shared = look_bucket(look, ref, at, &spot->bucket_off);
@@ -309,7 +309,7 @@ static int table_find(const struct look *look, const struct okv_table_ref *ref, 
 			memcpy(&spot->entry, e, sizeof(spot->entry));
 			if (!is_still(&shared->version, spot->version))
 				return -EAGAIN;
-			if (spot->entry.ns == look->ns && okv_key_equal(&spot->entry, key)) {
+			if (okv_entry_is(&spot->entry, name, key)) {
 				spot->id = slot - 1;
 				return 1;
 			}
@@ -337,7 +337,7 @@ static int look_find_at(const struct look *look, uint32_t tag, const struct omni
 {
 	int ret = look_find(look, tag, key, spot);
 
-	if (ret == 1 && (spot->entry.position != position || (spot->entry.flags & OKV_ENTRY_F_PARTIAL)))
+	if (ret == 1 && (spot->entry.position != position || (spot->entry.name & OKV_ENTRY_F_PARTIAL)))
 		return 0;
 	return ret;
 }
@@ -441,7 +441,7 @@ static int usable(const struct look *look, uint32_t groups, const struct spot *l
 	uint64_t nr;
 
 	for (nr = *nr_blocks; nr; nr--) {
-		const struct okv_record *rec;
+		const struct okv_entry_record *rec;
 		const struct okv_entry *e = look_entry(look, at, &rec);
 		uint32_t wanted = groups, i;
 
@@ -461,8 +461,8 @@ static int usable(const struct look *look, uint32_t groups, const struct spot *l
 
 static bool is_tail_of(const struct spot *tail, uint32_t parent, uint64_t position)
 {
-	return (tail->entry.flags & OKV_ENTRY_F_PARTIAL) && tail->entry.parent == parent &&
-	       tail->entry.position == position && tail->entry.nr_tokens != 0;
+	return (tail->entry.name & OKV_ENTRY_F_PARTIAL) && tail->entry.parent == parent &&
+	       tail->entry.position == position && tail->entry.tail_tokens != 0;
 }
 
 /* One try. */
@@ -509,7 +509,7 @@ static int match_once(const struct okv_reader *reader, const struct okv_reader_s
 	if (has_tail) {
 		last = end;
 		new.nr_blocks++;
-		new.tail_tokens = end.entry.nr_tokens;
+		new.tail_tokens = end.entry.tail_tokens;
 	} else if (new.nr_blocks) {
 		ret = usable(&look, space->needed_state, &last, &new.entry, &new.nr_blocks);
 	}
@@ -565,7 +565,7 @@ static bool copy_block(const struct look *look, uint32_t id, uint32_t position, 
 		       struct okv_reader_block *block, struct omnikv_extent *extents, uint32_t *crc32c, uint32_t *parent)
 {
 	uint64_t nr_granules = look->reader->bytes / look->reader->granule_bytes;
-	const struct okv_record *rec;
+	const struct okv_entry_record *rec;
 	const struct okv_entry *shared = look_entry(look, id, &rec);
 	struct okv_entry e;
 	uint32_t g;
@@ -573,7 +573,8 @@ static bool copy_block(const struct look *look, uint32_t id, uint32_t position, 
 	if (!shared)
 		return false;
 	memcpy(&e, shared, sizeof(e));
-	if (e.position != position || e.ns != look->ns || e.key_len == 0 || e.key_len > OMNIKV_KEY_BYTES_MAX)
+	if (e.position != position || okv_entry_ns(&e) != look->ns || okv_entry_key_len(&e) == 0 ||
+	    okv_entry_key_len(&e) > OMNIKV_KEY_BYTES_MAX)
 		return false;
 	for (g = 0; g < look->nr_groups; g++) {
 		struct okv_group group;
@@ -593,10 +594,10 @@ static bool copy_block(const struct look *look, uint32_t id, uint32_t position, 
 	if (block) {
 		memset(block, 0, sizeof(*block));
 		memcpy(block->key.bytes, e.key, sizeof(e.key));
-		block->key.len = e.key_len;
+		block->key.len = okv_entry_key_len(&e);
 		block->entry = id;
 		block->position = position;
-		block->nr_tokens = e.flags & OKV_ENTRY_F_PARTIAL ? e.nr_tokens : block_tokens;
+		block->nr_tokens = e.name & OKV_ENTRY_F_PARTIAL ? e.tail_tokens : block_tokens;
 	}
 	*parent = e.parent;
 	return true;
@@ -625,7 +626,7 @@ int okv_reader_blocks(const struct okv_reader *reader, const struct okv_reader_s
 		is_sound = copy_block(&look, id, (uint32_t)at, space->block_tokens, blocks ? &blocks[i] : NULL,
 				      extents + i * look.nr_groups, crc32c ? crc32c + i * look.nr_groups : NULL, &id);
 		if (is_sound && id >= AHEAD) {
-			const struct okv_record *rec;
+			const struct okv_entry_record *rec;
 			const struct okv_entry *ahead = look_entry(&look, id - AHEAD, &rec);
 
 			if (ahead) {

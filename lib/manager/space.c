@@ -14,6 +14,7 @@
 #include <sys/random.h>
 
 #include "error.h"
+#include "manager/catalog.h"
 #include "manager/import.h"
 #include "option.h"
 #include "share.h"
@@ -59,41 +60,78 @@ uint64_t okv_plan_granules(const struct omnikv_plan *plan, bool with_state)
 	return nr;
 }
 
-static struct okv_shelf *okv_shelf_get(struct omnikv_manager *manager, const struct omnikv_plan *plan)
+/* Groups that hold state: a block may lack them, and the last one of a hit may not. */
+static uint32_t okv_plan_state_groups(const struct omnikv_plan *plan)
+{
+	uint32_t groups = 0;
+
+	for (uint32_t g = 0; g < plan->layout.nr_groups; g++)
+		if (omnikv_group_is_state(&plan->layout.groups[g]))
+			groups |= 1u << g;
+	return groups;
+}
+
+static struct okv_shelf *okv_shelf_new(const struct omnikv_plan *plan)
+{
+	struct okv_shelf *shelf = calloc(1, sizeof(*shelf));
+
+	if (!shelf)
+		return NULL;
+	shelf->nr_groups = plan->layout.nr_groups;
+	shelf->optional_groups = okv_plan_state_groups(plan);
+	shelf->pins.next = &shelf->pins;
+	shelf->pins.prev = &shelf->pins;
+	return shelf;
+}
+
+static bool okv_shelf_is_for(const struct okv_shelf *shelf, const struct omnikv_plan *plan)
+{
+	return shelf->nr_groups == plan->layout.nr_groups && shelf->optional_groups == okv_plan_state_groups(plan);
+}
+
+static void okv_shelf_add(struct omnikv_manager *manager, struct okv_shelf *shelf)
+{
+	shelf->manager = manager;
+	shelf->next = manager->shelves;
+	manager->shelves = shelf;
+}
+
+/* The shelf for blocks of @plan, with an index that has room for them. */
+static int okv_shelf_get(struct omnikv_manager *manager, const struct omnikv_plan *plan, struct okv_shelf **out)
 {
 	struct okv_index_config config = {
 		.nr_groups = plan->layout.nr_groups,
+		.optional_groups = okv_plan_state_groups(plan),
 		.block_tokens = OKV_BLOCK_FULL,
 		.hash_bits = manager->hash_bits,
 		.is_held = okv_share_is_leased,
 		.opaque = manager->pool,
 	};
 	struct okv_shelf *shelf;
+	int ret;
 
-	for (uint32_t g = 0; g < plan->layout.nr_groups; g++)
-		if (omnikv_group_is_state(&plan->layout.groups[g]))
-			config.optional_groups |= 1u << g;
-
-	for (shelf = manager->shelves; shelf; shelf = shelf->next)
-		if (shelf->nr_groups == config.nr_groups && shelf->optional_groups == config.optional_groups)
-			return shelf;
-
-	shelf = calloc(1, sizeof(*shelf));
-	if (!shelf)
-		return NULL;
-	if (getrandom(config.seed, sizeof(config.seed), 0) != (ssize_t)sizeof(config.seed) ||
-	    okv_index_create(&config, &shelf->index)) {
-		free(shelf);
-		return NULL;
+	for (shelf = manager->shelves; shelf; shelf = shelf->next) {
+		if (!okv_shelf_is_for(shelf, plan))
+			continue;
+		*out = shelf;
+		return manager->catalog ? okv_pool_catalog_shelf(manager, shelf, plan, &config) : 0;
 	}
-	shelf->manager = manager;
-	shelf->nr_groups = config.nr_groups;
-	shelf->optional_groups = config.optional_groups;
-	shelf->pins.next = &shelf->pins;
-	shelf->pins.prev = &shelf->pins;
-	shelf->next = manager->shelves;
-	manager->shelves = shelf;
-	return shelf;
+
+	shelf = okv_shelf_new(plan);
+	if (!shelf)
+		return -ENOMEM;
+	if (getrandom(config.seed, sizeof(config.seed), 0) != (ssize_t)sizeof(config.seed))
+		ret = -EIO;
+	else
+		ret = manager->catalog ? okv_pool_catalog_shelf(manager, shelf, plan, &config) :
+					 okv_index_create(&config, &shelf->index);
+	if (ret) {
+		free(shelf);
+		return ret;
+	}
+	okv_shelf_add(manager, shelf);
+	*out = shelf;
+	return 0;
 }
 
 static bool okv_plan_is_equal(const struct omnikv_plan *a, const struct omnikv_plan *b)
@@ -117,6 +155,7 @@ static struct okv_space_plan *okv_space_plan_get(struct omnikv_manager *manager,
 		return NULL;
 	sp->plan = *plan;
 	sp->nr_spaces = 1;
+	sp->catalog_off = 0;
 	sp->next = manager->plans;
 	manager->plans = sp;
 	return sp;
@@ -131,6 +170,7 @@ static void okv_space_plan_put(struct omnikv_manager *manager, struct okv_space_
 	for (link = &manager->plans; *link != sp; link = &(*link)->next)
 		;
 	*link = sp->next;
+	okv_pool_catalog_del_plan(manager, sp);
 	free(sp);
 }
 
@@ -142,6 +182,7 @@ static void okv_space_free(struct omnikv_manager *manager, struct omnikv_space *
 		link = &(*link)->next;
 	*link = space->next;
 	okv_import_space_end(space);
+	okv_pool_catalog_del(manager, space);
 	manager->space_of_id[space->id] = NULL;
 	manager->nr_spaces--;
 	okv_space_plan_put(manager, space->plan);
@@ -178,28 +219,105 @@ static void okv_space_sweep(struct omnikv_manager *manager)
 	manager->sweep_at = 2 * manager->nr_spaces + OKV_SPACE_SWEEP_MIN;
 }
 
+/* Room for the number @id. */
+static int okv_space_ids_grow(struct omnikv_manager *manager, uint32_t id)
+{
+	uint32_t nr_ids = manager->nr_ids ? manager->nr_ids : 16;
+	struct omnikv_space **space_of_id;
+
+	if (id < manager->nr_ids)
+		return 0;
+	while (nr_ids <= id)
+		nr_ids *= 2;
+	if (nr_ids > OKV_INDEX_NS_MAX)
+		return -ENOSPC;
+	space_of_id = realloc(manager->space_of_id, nr_ids * sizeof(*space_of_id));
+	if (!space_of_id)
+		return -ENOMEM;
+	memset(space_of_id + manager->nr_ids, 0, (nr_ids - manager->nr_ids) * sizeof(*space_of_id));
+	manager->space_of_id = space_of_id;
+	manager->nr_ids = nr_ids;
+	return 0;
+}
+
 static int okv_space_id(struct omnikv_manager *manager, uint32_t *id)
 {
-	struct omnikv_space **space_of_id;
 	uint32_t i;
 
 	for (i = 0; i < manager->nr_ids; i++)
 		if (!manager->space_of_id[i])
 			break;
-	if (i == manager->nr_ids) {
-		uint32_t nr_ids = manager->nr_ids ? 2 * manager->nr_ids : 16;
-
-		if (nr_ids > OKV_INDEX_NS_MAX)
-			return -ENOSPC;
-		space_of_id = realloc(manager->space_of_id, nr_ids * sizeof(*space_of_id));
-		if (!space_of_id)
-			return -ENOMEM;
-		memset(space_of_id + manager->nr_ids, 0, (nr_ids - manager->nr_ids) * sizeof(*space_of_id));
-		manager->space_of_id = space_of_id;
-		manager->nr_ids = nr_ids;
-	}
 	*id = i;
+	return okv_space_ids_grow(manager, i);
+}
+
+/* @space has its number, identity, shelf and plan: it can be found from now on. */
+static void okv_space_list(struct omnikv_manager *manager, struct omnikv_space *space)
+{
+	const struct omnikv_plan *plan = &space->plan->plan;
+	struct omnikv_space **bucket = &manager->spaces[okv_space_bucket(space->identity)];
+
+	space->manager = manager;
+	space->needed_state = okv_plan_state_groups(plan);
+	if (space->shelf->block_granules < okv_plan_granules(plan, true))
+		space->shelf->block_granules = okv_plan_granules(plan, true);
+	space->next = *bucket;
+	*bucket = space;
+	manager->space_of_id[space->id] = space;
+	manager->nr_spaces++;
+}
+
+int okv_space_load(struct omnikv_manager *manager, const struct okv_space_record *record)
+{
+	struct omnikv_space *space;
+	struct okv_shelf *shelf;
+	int ret;
+
+	for (space = manager->spaces[okv_space_bucket(record->identity)]; space; space = space->next)
+		if (!memcmp(space->identity, record->identity, sizeof(space->identity)))
+			return -EBADMSG;
+	for (shelf = manager->shelves; shelf; shelf = shelf->next) {
+		bool is_slot = shelf->slot == record->slot, is_shape = okv_shelf_is_for(shelf, record->plan);
+
+		if (is_slot != is_shape)
+			return -EBADMSG;
+		if (is_slot)
+			break;
+	}
+	ret = okv_space_ids_grow(manager, record->id);
+	if (ret)
+		return ret;
+	space = calloc(1, sizeof(*space));
+	if (!space)
+		return -ENOMEM;
+	ret = -ENOMEM;
+	space->plan = okv_space_plan_get(manager, record->plan);
+	if (!space->plan)
+		goto err_free;
+	if (!shelf) {
+		shelf = okv_shelf_new(record->plan);
+		if (!shelf)
+			goto err_plan;
+		shelf->slot = record->slot;
+		okv_shelf_add(manager, shelf);
+	}
+	ret = -EBADMSG;
+	if (space->plan->catalog_off && space->plan->catalog_off != record->catalog_off)
+		goto err_plan;
+	space->plan->catalog_off = record->catalog_off;
+	space->id = record->id;
+	space->shelf = shelf;
+	space->match_flags = record->match_flags;
+	memcpy(space->identity, record->identity, sizeof(space->identity));
+	memcpy(space->kin, record->kin, sizeof(space->kin));
+	okv_space_list(manager, space);
 	return 0;
+
+err_plan:
+	okv_space_plan_put(manager, space->plan);
+err_free:
+	free(space);
+	return ret;
 }
 
 /* Does a namespace that differs in its layout alone hold blocks? Then say how it differs. */
@@ -339,32 +457,30 @@ int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namesp
 	ret = okv_space_id(manager, &new->id);
 	if (ret)
 		goto err_free;
-	ret = -ENOMEM;
-	new->shelf = okv_shelf_get(manager, plan);
-	if (!new->shelf)
+	ret = okv_shelf_get(manager, plan, &new->shelf);
+	if (ret) {
+		okv_error_set(notice, ret, "pool: no room for an index of this layout's blocks; release leases, or take a larger pool");
 		goto err_free;
+	}
+	ret = -ENOMEM;
 	new->plan = okv_space_plan_get(manager, plan);
 	if (!new->plan)
 		goto err_free;
-
-	new->manager = manager;
 	if (full.hash_algorithm != OMNIKV_HASH_OPAQUE)
 		new->match_flags = OKV_INDEX_MATCH_F_CHAINED;
+	new->needed_state = okv_plan_state_groups(plan);
+	ret = okv_pool_catalog_add(manager, new);
+	if (ret)
+		goto err_plan;
 	new->nr_opens = 1;
-	for (uint32_t g = 0; g < plan->layout.nr_groups; g++)
-		if (omnikv_group_is_state(&plan->layout.groups[g]))
-			new->needed_state |= 1u << g;
-	if (new->shelf->block_granules < okv_plan_granules(plan, true))
-		new->shelf->block_granules = okv_plan_granules(plan, true);
-	new->next = manager->spaces[okv_space_bucket(new->identity)];
-	manager->spaces[okv_space_bucket(new->identity)] = new;
-	manager->space_of_id[new->id] = new;
-	manager->nr_spaces++;
+	okv_space_list(manager, new);
 	okv_space_notice(manager, new, notice);
 	*space = new;
 	ret = 0;
 	goto out;
 
+err_plan:
+	okv_space_plan_put(manager, new->plan);
 err_free:
 	free(new);
 out:
@@ -405,4 +521,6 @@ void okv_space_fini(struct omnikv_manager *manager)
 		if (manager->space_of_id[id])
 			okv_space_free(manager, manager->space_of_id[id]);
 	free(manager->space_of_id);
+	manager->space_of_id = NULL;
+	manager->nr_ids = 0;
 }

@@ -9,6 +9,23 @@
 
 #include "manager/manager.h"
 
+/**
+ * struct okv_space_record - a namespace as the catalog knows it
+ * @slot: of its shelf in the catalog
+ */
+struct okv_space_record {
+	uint8_t				identity[32];
+	uint8_t				kin[32];
+	uint32_t			id;
+	uint32_t			slot;
+	uint32_t			match_flags;
+	uint64_t			catalog_off;	/* of its plan */
+	const struct omnikv_plan	*plan;
+};
+
+/** Make it again, with its shelf (whose index is still to come). -EBADMSG: it contradicts another; -ENOMEM. */
+int okv_space_load(struct omnikv_manager *manager, const struct okv_space_record *record);
+
 /** Sequences and matches keep their space. */
 static inline void okv_space_get_locked(struct omnikv_space *space)
 {

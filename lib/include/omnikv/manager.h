@@ -51,8 +51,9 @@ struct omnikv_manager_config {
  * @client must be the pool's manager (OMNIKV_CLIENT_F_MANAGER; -EPERM else) and outlive the manager; all
  * sequences' memory is its own. -EINVAL: unknown policy, or a staging reserve as large as the pool, named in @err. -EBUSY: the client has a manager.
  *
- * The index is in memory, so a new manager begins empty: what an earlier one left SEALED or META in the
- * pool is freed.
+ * On a pool that lasts (a file, the module's, a daemon's) it has at once what an earlier manager cached, whether
+ * that was closed or killed: namespaces, blocks, their checksums and their order of eviction. What of it fails a
+ * check is dropped and counted, and what no block has is freed. On any other pool it begins empty.
  */
 OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
 				     struct omnikv_manager **manager, struct omnikv_error *err);
@@ -96,7 +97,10 @@ struct omnikv_attach_config {
 OMNIKV_API int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config *config,
 				     struct omnikv_manager **manager, struct omnikv_error *err);
 
-/** Frees every cached block; an attached one only lets go of them. Sequences and matches must be closed. */
+/**
+ * Sequences and matches must be closed. On a pool that lasts the cached blocks stay for the next manager
+ * (omnikv_manager_reset() drops them first), on any other they are freed; an attached one lets go of them.
+ */
 OMNIKV_API void omnikv_manager_destroy(struct omnikv_manager *manager);
 OMNIKV_API struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager);
 
@@ -213,6 +217,11 @@ struct omnikv_manager_stats {
 	uint64_t	blocks_lost;		/* left memory and could not be stored */
 	uint64_t	blocks_bad;		/* on NVMe, damaged or unreadable: never served */
 	uint64_t	extents_lost;		/* that the pool did not take back: its records were overwritten */
+	/* of an earlier manager of this pool */
+	uint64_t	blocks_recovered;	/* cached there, and here from the start */
+	uint64_t	blocks_dropped;		/* that failed a check */
+	uint64_t	extents_freed;		/* sealed, but in no block that is there */
+	uint64_t	index_bytes;		/* of the pool, now: what the index and its catalog take */
 	uint64_t	blocks_staged;		/* of those fetched, through the staging reserve */
 	uint64_t	lookups_without_room;	/* that left blocks on NVMe, since nothing of the pool could be had for them */
 	/* of an attached manager */

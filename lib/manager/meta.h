@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The manager's memory in META extents of its pool, cut into pieces.
+ *
+ * Which pieces are in use is known to this process alone: a manager that takes over claims again what
+ * it can reach, and what nobody claims goes back to the pool. So no store into META has to be made for
+ * an allocation, and none can be lost. Calls are serialised by the manager's lock.
+ */
+#ifndef OKV_META_H
+#define OKV_META_H
+
+#include <omnikv/pool.h>
+
+#define OKV_META_ALIGN	64u
+
+struct okv_meta;
+
+/**
+ * typedef okv_meta_room_fn - the pool is full: make room
+ *
+ * Return: granules that were given up; 0: there is nothing more to give up.
+ */
+typedef uint64_t (*okv_meta_room_fn)(void *opaque, uint64_t nr_granules);
+
+/** @client manages its pool. What META there is, is found, and no piece of it is in use yet. -ENOMEM; errors of the pool. */
+int okv_meta_open(struct omnikv_client *client, okv_meta_room_fn room, void *opaque, struct okv_meta **meta);
+/** Forget it; the extents stay. NULL is ignored. */
+void okv_meta_close(struct okv_meta *meta);
+
+/**
+ * okv_meta_alloc() - zeroed memory
+ *
+ * Where no extent has room another one is allocated, if need be after making room. Before okv_meta_sweep()
+ * nothing is taken of what was found.
+ *
+ * Return: memory aligned to OKV_META_ALIGN, at the start of an extent where there was none; NULL: no room, or no memory.
+ */
+void *okv_meta_alloc(struct okv_meta *meta, size_t bytes);
+/** @bytes as at the allocation or claim. An extent without pieces goes back to the pool. */
+void okv_meta_free(struct okv_meta *meta, void *mem, size_t bytes);
+/** A piece that an earlier manager had: inside one extent and not claimed yet, else NULL. */
+void *okv_meta_claim(struct okv_meta *meta, uint64_t off, size_t bytes);
+/** The same without claiming it, and whether or not it is claimed. */
+const void *okv_meta_peek(const struct okv_meta *meta, uint64_t off, size_t bytes);
+/** All is claimed that ever will be: extents without pieces go back to the pool. */
+void okv_meta_sweep(struct okv_meta *meta);
+
+uint64_t okv_meta_granules(const struct okv_meta *meta);
+/** Extent @i, in order of place; false: there are not so many. */
+bool okv_meta_extent(const struct okv_meta *meta, uint32_t i, struct omnikv_extent *extent);
+
+#endif /* OKV_META_H */
