@@ -21,6 +21,7 @@
 #include "manager/index_shared.h"
 #include "manager/meta.h"
 #include "manager/space.h"
+#include "share.h"
 
 #define LIST_BATCH	4096u
 #define SPACES_MIN	8u
@@ -473,6 +474,8 @@ static int shelf_load(struct okv_pool_catalog *cat, struct okv_shelf *shelf, str
 		.optional_groups = shelf->optional_groups,
 		.block_tokens = OKV_BLOCK_FULL,
 		.allocator = &cat->mem,
+		.is_held = okv_share_is_leased,
+		.opaque = cat->manager->pool,
 	};
 	int ret;
 
@@ -533,14 +536,13 @@ static int sealed_free(struct omnikv_manager *manager, const struct sealed *seal
 static struct okv_catalog_root *root_find(struct okv_pool_catalog *cat, const uint8_t instance[16])
 {
 	const struct omnikv_manager *manager = cat->manager;
-	struct omnikv_extent extent;
+	uint64_t off;
 
-	for (uint32_t i = 0; okv_meta_extent(cat->meta, i, &extent); i++) {
-		uint64_t off = extent.granule * manager->granule_bytes;
+	for (uint32_t i = 0; (off = okv_meta_extent(cat->meta, i)) != 0; i++) {
 		const struct okv_catalog_root *root = okv_meta_peek(cat->meta, off, sizeof(*root));
 
 		if (root && root->magic == OKV_CATALOG_MAGIC && root->version == OKV_CATALOG_VERSION &&
-		    root->crc == root_crc(root) && root->granule == extent.granule &&
+		    root->crc == root_crc(root) && root->granule == off / manager->granule_bytes &&
 		    root->granule_bytes == manager->granule_bytes && root->nr_granules <= manager->nr_granules &&
 		    !memcmp(root->instance, instance, sizeof(root->instance)))
 			return okv_meta_claim(cat->meta, off, sizeof(*root));
@@ -680,7 +682,7 @@ uint64_t okv_pool_catalog_root_off(const struct omnikv_manager *manager)
 {
 	const struct okv_pool_catalog *cat = manager->catalog;
 
-	return cat && cat->root ? off_of(cat, cat->root) : UINT64_MAX;
+	return cat && cat->root ? off_of(cat, cat->root) : 0;
 }
 
 uint64_t okv_pool_catalog_epoch(const struct omnikv_manager *manager)

@@ -43,7 +43,7 @@ void okv_pool_catalog_del(struct omnikv_manager *manager, const struct omnikv_sp
 /** The last space with this plan is gone. */
 void okv_pool_catalog_del_plan(struct omnikv_manager *manager, struct okv_space_plan *plan);
 
-/** Where readers in other processes begin; UINT64_MAX: there is no root yet. */
+/** Where readers in other processes begin; 0: there is no root yet. */
 uint64_t okv_pool_catalog_root_off(const struct omnikv_manager *manager);
 /** The epoch; only ever raised, and kept for later managers. 0 where there is no catalog. */
 uint64_t okv_pool_catalog_epoch(const struct omnikv_manager *manager);

@@ -62,7 +62,7 @@ struct okv_catalog_plan {
 
 /**
  * struct okv_catalog_root - at the start of a META extent
- * @granule:     where that extent begins: a copy elsewhere is no root
+ * @granule:     that extent's first: a copy elsewhere is no root
  * @nr_granules: of the pool
  * @instance:    of the pool: nothing that a client writes into a block or key looks like a root by chance
  * @crc:         CRC32C of all before it, which never changes

@@ -451,6 +451,7 @@ static void table_add(struct table *tab, uint32_t tag, uint32_t id)
 
 			bucket_begin(bucket);
 			bucket->tags[i] = tag;
+			(void)OKV_FAILPOINT("index.slot_changing");
 			bucket->ids[i] = id + 1;
 			bucket_end(bucket);
 			tab->nr_used++;

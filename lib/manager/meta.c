@@ -159,12 +159,12 @@ void okv_meta_close(struct okv_meta *meta)
 	free(meta);
 }
 
-/* Offset 0 says "none" elsewhere: only the very first piece may lie there. */
+/* Offset 0 says "none" elsewhere: no piece lies there. */
 static uint64_t first_off(const struct okv_meta *meta, const struct omnikv_extent *ext)
 {
 	uint64_t off = extent_off(meta, ext);
 
-	return off || !meta->nr_pieces ? off : OKV_META_ALIGN;
+	return off ? off : OKV_META_ALIGN;
 }
 
 /* A gap of an extent that can be used; false: none. */
@@ -292,10 +292,7 @@ uint64_t okv_meta_granules(const struct okv_meta *meta)
 	return meta->nr_granules;
 }
 
-bool okv_meta_extent(const struct okv_meta *meta, uint32_t i, struct omnikv_extent *extent)
+uint64_t okv_meta_extent(const struct okv_meta *meta, uint32_t i)
 {
-	if (i >= meta->nr_extents)
-		return false;
-	*extent = meta->extents[i].ext;
-	return true;
+	return i < meta->nr_extents ? first_off(meta, &meta->extents[i].ext) : 0;
 }

@@ -31,9 +31,9 @@ void okv_meta_close(struct okv_meta *meta);
  * okv_meta_alloc() - zeroed memory
  *
  * Where no extent has room another one is allocated, if need be after making room. Before okv_meta_sweep()
- * nothing is taken of what was found.
+ * nothing is taken of what was found. No piece lies at offset 0.
  *
- * Return: memory aligned to OKV_META_ALIGN, at the start of an extent where there was none; NULL: no room, or no memory.
+ * Return: memory aligned to OKV_META_ALIGN, at okv_meta_extent() where there was none; NULL: no room, or no memory.
  */
 void *okv_meta_alloc(struct okv_meta *meta, size_t bytes);
 /** @bytes as at the allocation or claim. An extent without pieces goes back to the pool. */
@@ -46,7 +46,7 @@ const void *okv_meta_peek(const struct okv_meta *meta, uint64_t off, size_t byte
 void okv_meta_sweep(struct okv_meta *meta);
 
 uint64_t okv_meta_granules(const struct okv_meta *meta);
-/** Extent @i, in order of place; false: there are not so many. */
-bool okv_meta_extent(const struct okv_meta *meta, uint32_t i, struct omnikv_extent *extent);
+/** Where the first piece of extent @i, in order of place, may lie; 0: there are not so many. */
+uint64_t okv_meta_extent(const struct okv_meta *meta, uint32_t i);
 
 #endif /* OKV_META_H */

@@ -27,7 +27,7 @@
  * struct okv_reader
  * @base:     the pool's linear map, readable
  * @bytes:    of it
- * @root_off: of the catalog's root in it: where the manager says
+ * @root_off: of the catalog's root in it: okv_pool_catalog_root_off()
  * @granule_bytes: as the root says
  */
 struct okv_reader {

@@ -107,16 +107,11 @@ static void kv_world_plan(struct kv_world *world, enum kv_shape shape, uint32_t 
 	};
 }
 
-void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
-			  const struct omnikv_manager_config *manager_config)
+/* World's plan is made. */
+static void open_on(struct kv_world *world, const char *spec, const struct omnikv_manager_config *manager_config)
 {
 	struct omnikv_error err = { "" };
-	char spec[32];
 
-	kv_world_plan(world, shape, block_tokens);
-	snprintf(spec, sizeof(spec), "%llu",
-		 (unsigned long long)(nr_blocks * (omnikv_plan_block_bytes(&world->plan) +
-						   omnikv_plan_checkpoint_bytes(&world->plan))));
 	if (omnikv_pool_open(spec, NULL, &world->pool, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(omnikv_client_open(world->pool, OMNIKV_CLIENT_F_MANAGER, &world->client), 0);
@@ -124,6 +119,32 @@ void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t 
 		fail_msg("%s", err.text);
 	if (omnikv_space_open(world->manager, &world->ns, &world->plan, &world->space, &err))
 		fail_msg("%s", err.text);
+}
+
+void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
+			  const struct omnikv_manager_config *config)
+{
+	char spec[32];
+
+	kv_world_plan(world, shape, block_tokens);
+	snprintf(spec, sizeof(spec), "%llu",
+		 (unsigned long long)(nr_blocks * (omnikv_plan_block_bytes(&world->plan) +
+						   omnikv_plan_checkpoint_bytes(&world->plan))));
+	open_on(world, spec, config);
+}
+
+void kv_world_open_pool(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *spec)
+{
+	kv_world_plan(world, shape, block_tokens);
+	open_on(world, spec, NULL);
+}
+
+void kv_world_leave(struct kv_world *world)
+{
+	omnikv_space_close(world->space);
+	omnikv_manager_destroy(world->manager);
+	omnikv_client_close(world->client);
+	omnikv_pool_close(world->pool);
 }
 
 void kv_world_check(struct kv_world *world)

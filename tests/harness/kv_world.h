@@ -42,6 +42,10 @@ void kv_world_open_spill(struct kv_world *world, enum kv_shape shape, uint32_t b
 /** The same with a manager's configuration of one's own. */
 void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, uint64_t nr_blocks,
 			  const struct omnikv_manager_config *config);
+/** The same on the pool of @spec, which may hold what an earlier world left (kv_world_leave()). */
+void kv_world_open_pool(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *spec);
+/** Close everything and leave what is cached to whoever opens the pool again. Sequences are closed. */
+void kv_world_leave(struct kv_world *world);
 /** Another client of @base's pool, whose manager asks that of @base in this process. The authority is for tests to break. */
 void kv_world_attach(struct kv_world *world, struct kv_world *base, struct okv_authority **auth);
 /** The same over a real omnikvd that serves @socket, in blocks of @shape. */

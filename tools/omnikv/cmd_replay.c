@@ -622,6 +622,9 @@ static void okv_print_json(const struct okv_replay_args *args, const struct okv_
 	okv_set(root, "blocks_hit_dram", res->blocks_hit - res->blocks_hit_nvme);
 	okv_set(root, "blocks_hit_nvme", res->blocks_hit_nvme);
 	okv_set(root, "blocks_hit_recovered", res->manager.blocks_hit_recovered);
+	okv_set(root, "blocks_recovered", res->manager.blocks_recovered);
+	okv_set(root, "blocks_dropped", res->manager.blocks_dropped);
+	okv_set(root, "index_bytes", res->manager.index_bytes);
 	okv_set(root, "blocks_missed", res->blocks_referenced - res->blocks_hit);
 	okv_set_real(root, "hit_ratio", okv_ratio(res->blocks_hit, res->blocks_referenced));
 	okv_set_real(root, "hit_ratio_dram", okv_ratio(res->blocks_hit - res->blocks_hit_nvme, res->blocks_referenced));

@@ -59,7 +59,7 @@ struct okv_replay {
 	size_t			nr_lookups;
 	size_t			nr_ttfts;
 	uint64_t		blocks_seen;	/* hit so far, for FLIP */
-	uint64_t		free_bytes;	/* of the pool, before anything */
+	uint64_t		foreign_bytes;	/* of the pool, before anything: neither free nor left by an earlier manager */
 	uint64_t		start_ns;	/* by arrival: the first request, on the device's clock */
 	/* of the step being filled or under way */
 	uint64_t		step_tokens;
@@ -571,6 +571,12 @@ static uint32_t okv_pow2_at_least(uint32_t value)
 	return p;
 }
 
+/* What managers leave in a pool that lasts. */
+static uint64_t left_bytes(const struct omnikv_pool_info *info)
+{
+	return info->state_bytes[OMNIKV_EXTENT_SEALED] + info->state_bytes[OMNIKV_EXTENT_META];
+}
+
 /* Everything that a replay stands on, in the order in which it is taken down again. */
 static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 {
@@ -624,7 +630,7 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 	ret = omnikv_pool_info(config->pool, &info);
 	if (ret)
 		return ret;
-	rp->free_bytes = info.free_bytes;
+	rp->foreign_bytes = info.usable_bytes - info.free_bytes - left_bytes(&info);
 	rp->flights = calloc(config->concurrency, sizeof(*rp->flights));
 	rp->step_seqs = calloc(config->concurrency, sizeof(*rp->step_seqs));
 	rp->kernels = calloc(nr_layers, sizeof(*rp->kernels));
@@ -668,6 +674,8 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 
 static void okv_close(struct okv_replay *rp, struct okv_replay_result *res)
 {
+	struct omnikv_manager_stats kept = { .size = sizeof(kept) };
+	uint64_t kept_bytes = 0;
 	struct omnikv_pool_info info = { .size = sizeof(info) };
 	struct omnikv_error check = { "" };
 	uint32_t i;
@@ -704,12 +712,16 @@ static void okv_close(struct okv_replay *rp, struct okv_replay_result *res)
 		/* What is in memory still is there for the next run. */
 		if (rp->config->spill)
 			res->blocks_flushed = omnikv_manager_flush(rp->manager);
+		/* Nor is it leaked what a pool that lasts keeps for the next manager. */
+		omnikv_manager_stats(rp->manager, &kept);
+		kept_bytes = kept.cached_bytes + kept.index_bytes;
 		omnikv_manager_destroy(rp->manager);
 	}
 	if (rp->client)
 		omnikv_client_close(rp->client);
 	if (!omnikv_pool_info(rp->config->pool, &info))
-		res->leaked_bytes = rp->free_bytes - info.free_bytes;
+		res->leaked_bytes = info.usable_bytes - info.free_bytes - rp->foreign_bytes -
+				    (left_bytes(&info) == kept_bytes ? kept_bytes : 0);
 
 	for (i = 0; rp->flights && i < rp->config->concurrency; i++) {
 		free(rp->flights[i].keys);

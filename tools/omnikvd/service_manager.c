@@ -14,6 +14,7 @@
 
 #include "daemon.h"
 #include "error.h"
+#include "manager/catalog.h"
 #include "manager/frames.h"
 #include "manager/manager.h"
 #include "manager/session.h"
@@ -179,7 +180,7 @@ static int handle_space_open(struct okv_server *server, const struct okv_request
 	opened->space = space_number(space, index);
 	opened->nr_groups = space->shelf->nr_groups;
 	opened->flags = daemon->spill ? OKV_SPACE_OPENED_F_TIER : 0;
-	opened->root_off = 0;
+	opened->root_off = okv_pool_catalog_root_off(space->manager);
 	memcpy(opened->identity, space->identity, sizeof(opened->identity));
 	memcpy(opened->notice, reply->err.text, sizeof(opened->notice));
 	reply->length = sizeof(*opened);

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A pool on a file outlives its manager: what one has cached the next one serves, whether the first was
+ * closed, or killed at any place where it stores something that counts. Hits, bytes, checksums, order of
+ * eviction; nothing lost, nothing torn, nothing leaked, nothing guessed.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "failpoint.h"
+#include "manager/catalog.h"
+#include "manager/catalog_shared.h"
+#include "manager/index_shared.h"
+#include "tests/harness/kv_world.h"
+
+#define T		4u
+#define NR_STORIES	12u
+#define NR_OPS		60u
+#define BLOCKS_MAX	9u
+
+static char path[64], spec[96];
+
+static void pool_begin(const char *size)
+{
+	snprintf(path, sizeof(path), "/dev/shm/omnikv-survives-XXXXXX");
+	assert_true(close(mkstemp(path)) == 0);
+	unlink(path);
+	snprintf(spec, sizeof(spec), "embedded:%s:%s", size, path);
+}
+
+static struct omnikv_manager_stats stats_of(const struct kv_world *world)
+{
+	struct omnikv_manager_stats stats = { .size = sizeof(stats) };
+
+	KV_MUST(omnikv_manager_stats(world->manager, &stats) == 0);
+	return stats;
+}
+
+static struct omnikv_pool_info info_of(const struct kv_world *world)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+
+	KV_MUST(omnikv_pool_info(world->pool, &info) == 0);
+	return info;
+}
+
+/* The story of this number: some begin like others. */
+static void make_story(struct kv_story *story, uint32_t number, uint64_t nr_tokens)
+{
+	memset(story, 0, sizeof(*story));
+	while (story->nr_tokens < nr_tokens) {
+		bool is_common = story->nr_tokens < 2 * T;
+
+		kv_story_add(story, (is_common ? number / 3 : number) * 1000 + (uint32_t)story->nr_tokens);
+	}
+}
+
+/* Store and commit a whole story, @step tokens an append. False: the pool is full of what is leased. */
+static bool tell(const struct kv_world *world, uint32_t number, uint64_t nr_tokens, uint64_t step, bool with_tail)
+{
+	struct kv_story story;
+	struct omnikv_seq *seq;
+	uint64_t at;
+	bool is_done = true;
+
+	make_story(&story, number, nr_tokens);
+	seq = kv_open(world, &story, with_tail);
+	for (at = omnikv_seq_tokens(seq); at < nr_tokens && is_done; at = omnikv_seq_tokens(seq)) {
+		uint64_t nr = nr_tokens - at < step ? nr_tokens - at : step;
+
+		is_done = omnikv_seq_append(seq, nr) == 0;
+		if (is_done)
+			kv_store(world, seq, &story, at, at + nr);
+		if (is_done)
+			KV_MUST(kv_commit(world, seq, &story, with_tail && at + nr == nr_tokens) >= 0);
+	}
+	omnikv_seq_close(seq);
+	kv_story_free(&story);
+	return is_done;
+}
+
+/* How many tokens of it hit; every byte of them is compared. */
+static uint64_t hear(const struct kv_world *world, uint32_t number, uint64_t nr_tokens, bool with_tail)
+{
+	struct kv_story story;
+	struct omnikv_seq *seq;
+	const char *wrong;
+	uint64_t nr;
+
+	make_story(&story, number, nr_tokens);
+	seq = kv_open(world, &story, with_tail);
+	nr = omnikv_seq_tokens(seq);
+	wrong = kv_compare(world, seq, &story, 0, nr);
+	if (wrong)
+		kv_fail(wrong, __FILE__, __LINE__);
+	if (nr && world->plan.layout.groups[world->plan.layout.nr_groups - 1].tokens_per_entry == 0)
+		KV_MUST(kv_state_is_right(world, seq, &story, nr));
+	omnikv_seq_close(seq);
+	kv_story_free(&story);
+	return nr;
+}
+
+static void a_closed_manager_leaves_its_cache(void **state)
+{
+	static const enum kv_shape shapes[] = { KV_SHAPE_FULL, KV_SHAPE_MIXED, KV_SHAPE_HYBRID };
+
+	(void)state;
+	for (uint32_t s = 0; s < 3; s++) {
+		uint64_t hits[NR_STORIES], nr_blocks;
+		struct kv_world world;
+
+		pool_begin("2M");
+		kv_world_open_pool(&world, shapes[s], T, spec);
+		for (uint32_t i = 0; i < NR_STORIES; i++)
+			assert_true(tell(&world, i, 5 * T + 4 * (i % 2) - (shapes[s] != KV_SHAPE_MIXED), T, true));
+		for (uint32_t i = 0; i < NR_STORIES; i++) {
+			hits[i] = hear(&world, i, 5 * T + 4 * (i % 2) - (shapes[s] != KV_SHAPE_MIXED), true);
+			assert_true(hits[i] > 0);
+		}
+		nr_blocks = stats_of(&world).nr_blocks;
+		kv_world_check(&world);
+		kv_world_leave(&world);
+
+		for (uint32_t again = 0; again < 3; again++) {
+			kv_world_open_pool(&world, shapes[s], T, spec);
+			kv_world_check(&world);
+			assert_int_equal(stats_of(&world).blocks_recovered, nr_blocks);
+			assert_int_equal(stats_of(&world).blocks_dropped, 0);
+			assert_int_equal(stats_of(&world).extents_freed, 0);
+			assert_int_equal(stats_of(&world).nr_blocks, nr_blocks);
+			for (uint32_t i = 0; i < NR_STORIES; i++)
+				assert_int_equal(hear(&world, i, 5 * T + 4 * (i % 2) - (shapes[s] != KV_SHAPE_MIXED), true), hits[i]);
+			kv_world_check(&world);
+			if (again < 2)
+				kv_world_leave(&world);
+		}
+		/* A manager that caches nothing leaves nothing. */
+		kv_world_close(&world);
+		unlink(path);
+	}
+}
+
+/* Blocks leave in the order in which the earlier manager would have let them go. */
+static void the_order_of_eviction_is_kept(void **state)
+{
+	struct kv_world world;
+	uint64_t nr_blocks;
+
+	(void)state;
+	pool_begin("512K");
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	for (uint32_t i = 0; i < 10; i++)
+		assert_true(tell(&world, 3 * i, 3 * T, T, false));
+	for (uint32_t i = 0; i < 10; i += 2)
+		assert_int_equal(hear(&world, 3 * i, 3 * T, false), 3 * T);
+	nr_blocks = stats_of(&world).nr_blocks;
+	kv_world_leave(&world);
+
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	assert_int_equal(stats_of(&world).blocks_recovered, nr_blocks);
+	/* As much as is free, and then the room of the five stories that nobody heard again. */
+	for (uint32_t i = 100; stats_of(&world).blocks_evicted < 5 * 3; i++)
+		assert_true(tell(&world, 3 * i, T, T, false));
+	for (uint32_t i = 0; i < 10; i++)
+		assert_int_equal(hear(&world, 3 * i, 3 * T, false), i % 2 ? 0 : 3 * T);
+	kv_world_close(&world);
+	unlink(path);
+}
+
+/* ---- killed at every store ------------------------------------------------------------------ */
+
+/* What a child has done, as seen by its parent. */
+struct record {
+	uint32_t	nr_done;				/* operations */
+	uint32_t	hits[NR_OPS + 1][NR_STORIES];		/* blocks of each story that are cached, after so many */
+	uint64_t	nr_hits_of_points[64];
+};
+
+static const char *const points[] = {
+	"catalog.root_filled", "catalog.root_there", "catalog.spaces_filled", "catalog.spaces_there",
+	"catalog.space_filled", "catalog.space_there", "catalog.shelf_filled", "catalog.shelf_there",
+	"index.dir_filled", "index.dir_switched", "index.chunk_taken", "index.chunk_listed",
+	"index.insert_filled", "index.insert_there", "index.insert_listed",
+	"index.attach_filled", "index.attach_there", "index.attach_sealed",
+	"index.remove_unlisted", "index.remove_gone",
+	"commit.publish", "commit.insert",
+};
+
+#define NR_POINTS (sizeof(points) / sizeof(points[0]))
+
+static uint32_t lookup(const struct kv_world *world, uint32_t number)
+{
+	struct kv_story story;
+	struct omnikv_key *keys;
+	int64_t nr;
+
+	make_story(&story, number, BLOCKS_MAX * T);
+	keys = kv_keys(world, &story, BLOCKS_MAX);
+	nr = omnikv_lookup(world->space, keys, BLOCKS_MAX);
+	KV_MUST(nr >= 0);
+	free(keys);
+	kv_story_free(&story);
+	return (uint32_t)nr;
+}
+
+/* One of many namespaces, which come on the way: they move the list of them. */
+static void open_another(struct kv_world *world, uint32_t number)
+{
+	struct omnikv_namespace ns = world->ns;
+	struct omnikv_space *space;
+	char tenant[16];
+
+	snprintf(tenant, sizeof(tenant), "t%u", number);
+	ns.tenant = tenant;
+	KV_MUST(omnikv_space_open(world->manager, &ns, &world->plan, &space, NULL) == 0);
+	omnikv_space_close(space);
+}
+
+/* Operation @n, the same in every run. */
+static void operate(struct kv_world *world, uint32_t n, uint64_t *seed)
+{
+	uint32_t number = kv_random(seed) % NR_STORIES;
+	uint64_t nr_tokens = T * (1 + kv_random(seed) % BLOCKS_MAX);
+	bool by_block = kv_random(seed) % 2, with_tail = kv_random(seed) % 2;
+
+	if (n % 4 == 3)
+		open_another(world, n);
+	tell(world, number, with_tail ? nr_tokens - 1 : nr_tokens, by_block ? T : nr_tokens, with_tail);
+}
+
+static void child(enum kv_shape shape, uint64_t seed, const char *point, uint32_t nth, struct record *record)
+{
+	struct omnikv_error err = { "" };
+	struct kv_world world;
+	uint32_t i;
+
+	for (i = 0; i < NR_POINTS && !point; i++)
+		KV_MUST(okv_failpoint_arm(&(struct okv_failpoint){ .name = points[i], .nth = UINT32_MAX }) == 0);
+	if (point)
+		KV_MUST(okv_failpoint_arm(&(struct okv_failpoint){ .name = point, .nth = nth,
+								   .flags = OKV_FAILPOINT_F_KILL }) == 0);
+	kv_world_open_pool(&world, shape, T, spec);
+	for (uint32_t n = 0; n < NR_OPS; n++) {
+		operate(&world, n, &seed);
+		for (i = 0; i < NR_STORIES; i++)
+			record->hits[n + 1][i] = lookup(&world, i);
+		__atomic_store_n(&record->nr_done, n + 1, __ATOMIC_RELEASE);
+	}
+	if (omnikv_manager_check(world.manager, &err))
+		kv_fail(err.text, __FILE__, __LINE__);
+	for (i = 0; i < NR_POINTS && !point; i++)
+		record->nr_hits_of_points[i] = okv_failpoint_hits(points[i]);
+	_exit(0);
+}
+
+/* Runs a child; true when it was killed. */
+static bool run_child(enum kv_shape shape, uint64_t seed, const char *point, uint32_t nth, struct record *record)
+{
+	int status;
+	pid_t pid;
+
+	memset(record, 0, sizeof(*record));
+	unlink(path);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid)
+		child(shape, seed, point, nth, record);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFSIGNALED(status)) {
+		assert_int_equal(WTERMSIG(status), SIGKILL);
+		return true;
+	}
+	assert_int_equal(WEXITSTATUS(status), 0);
+	return false;
+}
+
+/* What the next manager finds lies between what was there before the operation under way and after it. */
+static void compare_with_model(enum kv_shape shape, const struct record *full, const struct record *killed,
+			       const char *point, uint32_t nth, uint64_t *nr_recovered)
+{
+	uint32_t n = killed->nr_done;
+	struct omnikv_pool_info info;
+	struct kv_world world;
+
+	assert_memory_equal(killed->hits[n], full->hits[n], sizeof(full->hits[n]));
+	kv_world_open_pool(&world, shape, T, spec);
+	kv_world_check(&world);
+	info = info_of(&world);
+	assert_int_equal(info.state_bytes[OMNIKV_EXTENT_PRIVATE], 0);
+	assert_int_equal(info.state_bytes[OMNIKV_EXTENT_QUARANTINED], 0);
+	assert_int_equal(stats_of(&world).blocks_dropped, 0);
+	*nr_recovered += stats_of(&world).blocks_recovered;
+	for (uint32_t i = 0; i < NR_STORIES; i++) {
+		uint32_t before = full->hits[n][i], after = n < NR_OPS ? full->hits[n + 1][i] : before, now;
+
+		now = lookup(&world, i);
+		if (now < (before < after ? before : after) || now > (before < after ? after : before))
+			fail_msg("%s, hit %u: story %u has %u blocks, %u before the operation, %u after", point, nth, i, now,
+				 before, after);
+		assert_int_equal(hear(&world, i, BLOCKS_MAX * T, false), now * T);
+	}
+	/* And it goes on from there. */
+	for (uint32_t i = 0; i < NR_STORIES; i++)
+		tell(&world, i, 3 * T, T, true);
+	kv_world_close(&world);
+}
+
+static void a_kill_at_any_store_loses_nothing(void **state)
+{
+	static const enum kv_shape shapes[] = { KV_SHAPE_FULL, KV_SHAPE_HYBRID };
+	uint64_t nr_kills = 0, nr_recovered = 0, nr_unreached = 0;
+	struct record *full, *killed;
+	const char *more = getenv("OMNIKV_FULL");
+
+	(void)state;
+	pool_begin("320K");
+	full = mmap(NULL, sizeof(*full), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	killed = mmap(NULL, sizeof(*killed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_true(full != MAP_FAILED && killed != MAP_FAILED);
+	for (uint32_t s = 0; s < 2; s++) {
+		uint64_t seed = 7 + s;
+
+		assert_false(run_child(shapes[s], seed, NULL, 0, full));
+		for (uint32_t p = 0; p < NR_POINTS; p++) {
+			uint64_t nr_hits = full->nr_hits_of_points[p], pick = seed + p;
+			uint32_t tries = more && *more ? 40 : 6;
+
+			nr_unreached += nr_hits == 0;
+			for (uint32_t k = 0; k < tries && nr_hits; k++) {
+				uint32_t nth = k == 0 ? 1 : k == 1 ? (uint32_t)nr_hits : 1 + (uint32_t)(kv_random(&pick) % nr_hits);
+
+				assert_true(run_child(shapes[s], seed, points[p], nth, killed));
+				compare_with_model(shapes[s], full, killed, points[p], nth, &nr_recovered);
+				nr_kills++;
+			}
+		}
+	}
+	print_message("# %llu kills, %llu blocks recovered, none lost\n", (unsigned long long)nr_kills,
+		      (unsigned long long)nr_recovered);
+	/* One shape has no state to attach. */
+	assert_int_equal(nr_unreached, 3);
+	munmap(full, sizeof(*full));
+	munmap(killed, sizeof(*killed));
+	unlink(path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_closed_manager_leaves_its_cache),
+		cmocka_unit_test(the_order_of_eviction_is_kept),
+		cmocka_unit_test(a_kill_at_any_store_loses_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
