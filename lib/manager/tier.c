@@ -541,7 +541,7 @@ static bool promote(struct okv_promotion *pro, struct okv_promoted *promoted)
 	for (nr_good = 0; nr_good < pro->nr_gets && !pro->gets[nr_good].res; nr_good++)
 		;
 	for (uint32_t i = 0; i < pro->nr_gets; i++)
-		nr_bad += pro->gets[i].res && pro->gets[i].res != -ENOENT;
+		nr_bad += pro->gets[i].res && pro->gets[i].res != -ENOENT && pro->gets[i].res != -ETIME;
 	if (nr_bad) {
 		okv_visit_init(&visit, manager);
 		okv_visit_enter(&visit);

@@ -104,6 +104,7 @@ static void resume(struct okv_store *store)
 {
 	store->backoff_ns = 0;
 	store->retry_at_ns = 0;
+	store->last_error = 0;
 	if (!store->stats.is_degraded)
 		return;
 	store->stats.is_degraded = 0;
@@ -862,6 +863,12 @@ int okv_store_get(struct okv_store *store, struct okv_store_get *gets, uint32_t 
 	int ret = 0;
 
 	pthread_mutex_lock(&store->io_lock);
+	/* The disk has yet to answer others: their blocks are not bad for that, and these are not either. */
+	if (!store->disk->ops->is_idle(store->disk)) {
+		for (uint32_t i = 0; i < nr; i++)
+			gets[i].res = -ETIME;
+		nr = 0;
+	}
 	for (uint32_t i = 0; i < nr; i += nr_some) {
 		nr_some = get_ios(store, gets + i, nr - i, &nr_ios);
 		ret = get_run(store, gets + i, nr_some, nr_ios);
@@ -877,6 +884,11 @@ int okv_store_get(struct okv_store *store, struct okv_store_get *gets, uint32_t 
 			ret = get_run(store, &gets[i], 1, nr_ios);
 		}
 	}
+	/* A disk that does not answer stores nothing either, one that answers again may. */
+	if (ret)
+		degrade(store, ret);
+	else if (nr && store->last_error == -ETIME)
+		resume(store);
 	pthread_mutex_unlock(&store->io_lock);
 	return ret;
 }

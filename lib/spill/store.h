@@ -173,7 +173,7 @@ int okv_store_put(struct okv_store *store, struct okv_store_put *puts, uint32_t 
  * @rec:  as okv_store_find() gave it
  * @bufs: [rec.nr_parts], aligned to a page
  * @res:  0 with every byte as it was stored, or -ENOENT (gone meanwhile), -EBADMSG (damaged; it is not found
- *        again), -EIO, -ETIME. Else the contents of the buffers are undefined.
+ *        again), -EIO, -ETIME (not now: the disk has yet to answer). Else the contents of the buffers are undefined.
  * @nr_pending, @is_good: the store's: requests that are to come; its sum is right
  */
 struct okv_store_get {

@@ -29,13 +29,13 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 
 # Order of running, cheap first. Lanes that a directory adds beyond these come before fuzz.
 ORDER = ["lint", "unit", "conformance", "manager", "spill", "kernels", "pipeline", "engine", "python", "engines",
-         "docs", "packages", "fuzz", "kmod", "soak", "gpu"]
+         "docs", "packages", "fuzz", "kmod", "guest", "soak", "gpu"]
 NOT_LANES = {"harness", "abi", "bench"}
 
 # Seconds: per commit, with --full. A lane that is not named here has the last.
 BUDGETS = {
     "lint": (120, 300), "unit": (900, 1800), "conformance": (300, 900), "docs": (60, 60),
-    "packages": (180, 300), "fuzz": (600, 7200), "kmod": (2400, 7200), "soak": (600, 7200),
+    "packages": (180, 300), "fuzz": (600, 7200), "kmod": (2400, 7200), "guest": (420, 21600), "soak": (600, 7200),
     "python": (300, 300), "engines": (900, 3600),
     "": (600, 3600),
 }
