@@ -63,8 +63,9 @@ struct okv_kernel_ops {
 extern const struct okv_kernel_ops okv_kernels_ref;
 /**
  * The device code itself, compiled for the CPU: one fibre a thread, CTA after CTA, on the calling thread. @ctx is a
- * struct okv_shim (shim/run.h) or NULL. The table is NULL where the library was built without a C++ compiler. -EDEADLK: threads of a CTA wait at different
- * barriers, or some have ended while others wait; the bytes are then undefined. -ENOMEM.
+ * struct okv_shim (shim/run.h) or NULL. The table is NULL where the library was built without a C++ compiler, or for the
+ * thread sanitizer. -EDEADLK: threads of a CTA wait at different barriers, or some have ended while others wait; the
+ * bytes are then undefined. -ENOMEM.
  */
 extern const struct okv_kernel_ops *const okv_kernels_shim;
 

@@ -85,7 +85,8 @@ int omnikv_device_open(const char *name, const struct omnikv_device_config *conf
 	ops = find_kind(name ? name : "", &unit);
 	if (!ops) {
 		if (err)
-			snprintf(err->text, sizeof(err->text), "device \"%.64s\": unknown; there are host, sim, cuda and cuda:N",
+			snprintf(err->text, sizeof(err->text),
+				 "device \"%.64s\": unknown; there are host, sim, sim:kernels, cuda and cuda:N",
 				 name ? name : "");
 		return -ENODEV;
 	}

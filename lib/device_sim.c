@@ -8,17 +8,22 @@
  * really move when they are said to, not before, so that whoever looks too early or re-uses
  * memory too early is caught. The same seed and the same calls give the same run.
  *
+ * With F_KERNELS bytes are moved and summed by the kernels of kernels/, run on the CPU, a batch of pieces a launch, as a
+ * GPU would be given them.
+ *
  * One thread at a time. Callbacks of streams run inside a poll and may submit and launch.
  */
 #include "device.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "copy.h"
 #include "crc32c.h"
+#include "kernels/kernels.h"
 #include "ring.h"
 
 #define POISON_BYTE		0xdb
@@ -26,6 +31,10 @@
 #define GRAVEYARD_BYTES_MAX	(UINT64_C(256) << 20)
 /* Device memory to device memory, bytes a second. */
 #define D2D_BYTES_S		1e12
+
+/* What F_KERNELS launches: pieces at once, and CTAs, fewer than there is work for. */
+#define BATCH_PIECES		256
+#define BATCH_CTAS		2
 
 enum sim_engine_id { ENGINE_H2D, ENGINE_D2H, ENGINE_D2D, NR_ENGINES };
 
@@ -56,6 +65,16 @@ struct sim_grave {
 	uint64_t		bytes;
 };
 
+/* Pieces of one transfer that the next launch moves. */
+struct sim_batch {
+	const struct okv_kernel_ops *ops;
+	uint32_t		nr;
+	uint32_t		idx[BATCH_PIECES];
+	uint32_t		crc[BATCH_PIECES];
+	struct okv_kernel_run	runs[BATCH_PIECES];
+	struct okv_kernel_span	spans[BATCH_PIECES];
+};
+
 struct sim_device {
 	uint64_t		now_ns;
 	uint64_t		seq;
@@ -72,6 +91,7 @@ struct sim_device {
 	int			fail_error;
 	struct sim_grave	*graveyard;
 	uint64_t		graveyard_bytes;
+	struct sim_batch	*batch;		/* with F_KERNELS; else NULL */
 };
 
 enum sim_item_kind { ITEM_LAUNCH, ITEM_WAIT, ITEM_RECORD };
@@ -212,12 +232,26 @@ static void heap_forget(struct sim_device *sim, const void *ptr)
 static int sim_open(struct omnikv_device *dev, const char *unit, struct omnikv_error *err)
 {
 	struct omnikv_device_config *c = &dev->config;
-	struct sim_device *sim = calloc(1, sizeof(*sim));
+	struct sim_device *sim;
 
-	(void)unit;
-	(void)err;
+	if (unit && strcmp(unit, "kernels")) {
+		if (err)
+			snprintf(err->text, sizeof(err->text), "device \"sim:%.32s\": unknown; there are sim and sim:kernels", unit);
+		return -ENODEV;
+	}
+	if (unit)
+		c->flags |= OMNIKV_DEVICE_F_KERNELS;
+	sim = calloc(1, sizeof(*sim));
 	if (!sim)
 		return -ENOMEM;
+	if (c->flags & OMNIKV_DEVICE_F_KERNELS) {
+		sim->batch = calloc(1, sizeof(*sim->batch));
+		if (!sim->batch) {
+			free(sim);
+			return -ENOMEM;
+		}
+		sim->batch->ops = okv_kernels_shim ? okv_kernels_shim : &okv_kernels_ref;
+	}
 	if (c->h2d_bytes_s == 0)
 		c->h2d_bytes_s = 50e9;
 	if (c->d2h_bytes_s == 0)
@@ -244,6 +278,7 @@ static void sim_close(struct omnikv_device *dev)
 	for (i = 0; i < NR_ENGINES; i++)
 		free(sim->engines[i].queue);
 	free(sim->heap);
+	free(sim->batch);
 	free(sim);
 }
 
@@ -485,16 +520,60 @@ static bool sim_op_recall(struct okv_op *op)
 	return true;
 }
 
+/* Launch what the batch holds of @op. What a launch fails with is the transfer's error. */
+static void batch_launch(struct okv_op *op)
+{
+	struct sim_batch *batch = sim_of(op->ring->dev)->batch;
+	struct okv_copy_args copy = { .align_dst = op->sqe.opcode == OMNIKV_OP_STORE };
+	struct okv_crc32c_args sum = { .crc = (uintptr_t)batch->crc };
+	uint32_t nr = batch->nr, i;
+	int ret;
+
+	batch->nr = 0;
+	copy.list = (uintptr_t)batch->runs;
+	copy.nr = sum.nr = nr;
+	sum.list = (uintptr_t)batch->spans;
+	for (i = 0; i < nr; i++) {
+		batch->spans[i] = (struct okv_kernel_span) { batch->runs[i].dst, batch->runs[i].bytes };
+		if (batch->runs[i].bytes > copy.max_bytes)
+			copy.max_bytes = batch->runs[i].bytes;
+	}
+	ret = okv_launch_copy(batch->ops, NULL, BATCH_CTAS, &copy);
+	if (!ret && okv_op_wants_crc(op))
+		ret = okv_launch_crc32c(batch->ops, NULL, BATCH_CTAS, &sum);
+	if (ret && !op->error)
+		op->error = ret;
+	for (i = 0; i < nr && !ret; i++)
+		okv_op_piece_moved(op, batch->idx[i], okv_op_wants_crc(op) ? batch->crc[i] : 0);
+}
+
+/* Followed by pieces_moved() before anything else happens to @op. */
 static void move_piece(struct okv_op *op, uint32_t idx)
 {
+	struct sim_batch *batch = sim_of(op->ring->dev)->batch;
 	struct okv_run run;
 	uint32_t crc = 0;
 
 	okv_op_piece_run(op, idx, &run);
+	if (batch) {
+		batch->idx[batch->nr] = idx;
+		batch->runs[batch->nr++] = (struct okv_kernel_run) { (uintptr_t)run.src, (uintptr_t)run.dst, run.bytes };
+		if (batch->nr == BATCH_PIECES)
+			batch_launch(op);
+		return;
+	}
 	memcpy(run.dst, run.src, run.bytes);
 	if (okv_op_wants_crc(op))
 		crc = okv_crc32c(run.dst, run.bytes);
 	okv_op_piece_moved(op, idx, crc);
+}
+
+static void pieces_moved(struct okv_op *op)
+{
+	const struct sim_batch *batch = sim_of(op->ring->dev)->batch;
+
+	if (batch && batch->nr)
+		batch_launch(op);
 }
 
 /* Of what has not arrived yet: each piece with one chance in two, and the first bytes of one that does not. */
@@ -517,6 +596,7 @@ static void move_some(struct okv_op *op)
 			is_torn = true;
 		}
 	}
+	pieces_moved(op);
 }
 
 static int next_failure(struct omnikv_device *dev)
@@ -591,6 +671,7 @@ static void transfer_end(struct omnikv_device *dev, struct okv_op *op)
 			if (okv_op_is_held(op, i) && !okv_op_is_moved(op, i))
 				move_piece(op, i);
 		}
+		pieces_moved(op);
 	}
 	sim_of(dev)->nr_promised -= TRANSFER_EVENTS;
 	okv_op_end(op);
@@ -776,6 +857,7 @@ static int sim_ring_wait(struct omnikv_ring *ring, uint64_t timeout_ns)
 
 const struct okv_device_ops okv_device_sim = {
 	.name = "sim",
+	.has_units = true,
 	.is_cpu_readable = true,
 	.open = sim_open,
 	.close = sim_close,

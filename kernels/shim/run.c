@@ -50,7 +50,7 @@ struct thread {
 
 struct fibre {
 	ucontext_t	context;
-	struct fibre	*next;		/* of those that run nothing, or of all */
+	struct fibre	*next;		/* of those that run nothing */
 	struct fibre	*next_of_all;
 	void		*stack;
 	void		*fake_stack;	/* the address sanitizer's */
@@ -80,6 +80,8 @@ struct okv_shim_place okv_shim_place;
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static struct run *run;
+/* Idle fibres of launches that went well, for the next one: at most as many as a CTA has threads. */
+static struct fibre *kept, *kept_all;
 
 /* Where cuda.h puts shared memory; absent where no kernel has any. */
 extern unsigned char shared_begin[] __asm__("__start_okv_shared") __attribute__((weak, visibility("hidden")));
@@ -383,13 +385,22 @@ int okv_shim_run(struct okv_shim *shim, uint32_t nr_ctas, uint32_t cta_threads, 
 
 	pthread_mutex_lock(&turn);
 	run = mine;
+	run->idle = kept;
+	run->all = kept_all;
+	kept = kept_all = NULL;
 	okv_shim_place.cta_threads = (struct okv_shim_index) { cta_threads, 1, 1 };
 	okv_shim_place.nr_ctas = (struct okv_shim_index) { nr_ctas, 1, 1 };
 	for (i = 0; i < nr_ctas && !ret; i++) {
 		okv_shim_place.cta = (struct okv_shim_index) { i, 0, 0 };
 		ret = cta_run();
 	}
-	fibres_free();
+	/* All are idle then, in whatever order. */
+	if (!ret) {
+		kept = run->idle;
+		kept_all = run->all;
+	} else {
+		fibres_free();
+	}
 	run = NULL;
 	pthread_mutex_unlock(&turn);
 	free(mine);

@@ -39,6 +39,14 @@ def the_same_on_the_host_device():
     cli.clean(cli.replay("--workload", "chat", "--pool", "256M", "--device", "host", FAST), **FIXED["chat"])
 
 
+def the_same_where_the_code_of_a_gpu_moves():
+    few = ("--workload", "chat", "--requests", 60, "--pool", "256M", "--verify-checksums", FAST)
+    expected = cli.clean(cli.replay(*few))
+    found = cli.clean(cli.replay(*few, "--device", "sim:kernels"))
+    for name in ("blocks_hit", "loads_verified", "bytes_h2d", "bytes_d2h", "device_s"):
+        cli.equal(found[name], expected[name], name)
+
+
 def late_and_out_of_order():
     cli.clean(cli.replay("--workload", "agent", "--pool", "256M", "--shuffle", FAST), **FIXED["agent"])
 
@@ -281,7 +289,7 @@ def under_the_address_sanitizer():
 
 
 cli.main([workloads_at_the_default_seed, other_seeds_and_block_sizes, the_same_on_the_host_device,
-          late_and_out_of_order, with_checksums, by_arrival, models_of_every_kind,
+          the_same_where_the_code_of_a_gpu_moves, late_and_out_of_order, with_checksums, by_arrival, models_of_every_kind,
           a_model_with_state_hits_where_a_prompt_ended, one_slot_is_enough,
           a_pool_that_is_too_small_evicts, what_does_not_fit_is_refused_and_the_rest_goes_on,
           a_run_of_which_all_was_refused_is_no_success, ids_that_are_no_chain_are_named_and_left_out,

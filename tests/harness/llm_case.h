@@ -28,7 +28,10 @@ struct llm_case {
 /** All of them; asserts that the trained model's text is the expected one. */
 void llm_cases_make(struct llm_case cases[LLM_NR_CASES]);
 void llm_cases_free(struct llm_case cases[LLM_NR_CASES]);
-/** Run @one for every case on devices "host", "sim" (late and shuffled) and "cuda" (the tests' driver), with 1 and 2 slots. */
+/**
+ * Run @one for every case on devices "host", "sim" (late and shuffled) and "cuda" (the tests' driver), with 1 and 2 slots,
+ * and for one case on the simulated one where the GPU's code moves the bytes.
+ */
 void llm_over_everything(struct llm_case *cases, void (*one)(struct llm_case *c, const struct llm_config *config));
 /** A configuration for @c. */
 struct llm_config llm_case_config(const struct llm_case *c, const char *device, uint32_t nr_slots);

@@ -13,7 +13,7 @@
 #include "llm_model.h"
 
 struct llm_config {
-	const char			*device;	/* "host", "sim" or "cuda" */
+	const char			*device;	/* "host", "sim", "sim:kernels" or "cuda" */
 	struct omnikv_device_config	device_config;
 	const struct llm_model		*model;
 	uint32_t			block_tokens;

@@ -86,7 +86,7 @@ void fixture_open(struct ring_fixture *f, const char *device, const char *pool_s
 		  const struct omnikv_device_config *device_config, const struct omnikv_ring_config *ring_config)
 {
 	memset(f, 0, sizeof(*f));
-	f->is_sim = !strcmp(device, "sim");
+	f->is_sim = !strncmp(device, "sim", 3);
 	f->is_cuda = !strncmp(device, "cuda", 4);
 	fixture_device(device);
 	if (pool_spec) {

@@ -23,6 +23,10 @@
 	{ #fn "_on_sim", fn, NULL, NULL, (void *)"sim" }, \
 	{ #fn "_on_cuda", fn, NULL, NULL, (void *)"cuda" }
 
+/** One on the simulated device whose bytes the GPU's code moves. */
+#define ON_SIM_WITH_KERNELS(fn) \
+	{ #fn "_on_sim_with_kernels", fn, NULL, NULL, (void *)"sim:kernels" }
+
 #define FIXTURE_WAIT_NS		(UINT64_C(20) * 1000000000)
 
 struct ring_fixture {

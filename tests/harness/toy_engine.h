@@ -12,7 +12,7 @@
 #include <omnikv.h>
 
 struct toy_config {
-	const char			*device;	/* "host", "sim" or "cuda" */
+	const char			*device;	/* "host", "sim", "sim:kernels" or "cuda" */
 	struct omnikv_device_config	device_config;
 	const struct omnikv_layout	*layout;
 	uint32_t			block_tokens;

@@ -339,7 +339,11 @@ static void wrong_devices_are_named(void **state)
 	assert_non_null(strstr(err.text, "abacus"));
 	assert_non_null(strstr(err.text, "sim"));
 	assert_int_equal(omnikv_device_open(NULL, NULL, &dev, NULL), -ENODEV);
-	c.flags = 4;
+	assert_int_equal(omnikv_device_open("sim:abacus", NULL, &dev, &err), -ENODEV);
+	assert_non_null(strstr(err.text, "sim:abacus"));
+	assert_non_null(strstr(err.text, "sim:kernels"));
+	assert_int_equal(omnikv_device_open("host:kernels", NULL, &dev, NULL), -ENODEV);
+	c.flags = OMNIKV_DEVICE_F_ALL + 1;
 	assert_int_equal(omnikv_device_open("sim", &c, &dev, &err), -EINVAL);
 	c.flags = 0;
 	c.fail_ppm = 1000001;

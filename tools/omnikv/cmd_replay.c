@@ -61,8 +61,8 @@ static const struct argp_option okv_options[] = {
 	{ "spill-admit", OPT_SPILL_ADMIT, "WHICH", 0, "all (default), or second: not what was used only once", 3 },
 
 	{ .doc = "The device:", .group = 4 },
-	{ "device", OPT_DEVICE, "NAME", 0, "sim (default) or host; host has no clock of its own and needs "
-	  "--as-fast-as-possible", 4 },
+	{ "device", OPT_DEVICE, "NAME", 0, "sim (default), sim:kernels (a GPU's code moves the bytes, on the CPU) or host, "
+	  "which has no clock of its own and needs --as-fast-as-possible", 4 },
 	{ "gpu", OPT_GPU, "NAME", 0, "Whose compute and link times: h20, h100 (default), h200, b200", 4 },
 	{ "slots", OPT_SLOTS, "R", 0, "Layer buffers in device memory (default 2)", 4 },
 	{ "slot-tokens", OPT_SLOT_TOKENS, "N", 0, "Tokens in one buffer (default: the longest request)", 4 },
@@ -173,8 +173,8 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		config->eviction = arg;
 		break;
 	case OPT_DEVICE:
-		if (strcmp(arg, "sim") && strcmp(arg, "host"))
-			okv_usage("--device: '%s' is neither sim nor host", arg);
+		if (strcmp(arg, "sim") && strcmp(arg, "sim:kernels") && strcmp(arg, "host"))
+			okv_usage("--device: '%s' is none of sim, sim:kernels and host", arg);
 		config->device = arg;
 		break;
 	case OPT_GPU:

@@ -30,7 +30,7 @@ typedef void (*okv_replay_progress_fn)(void *opaque, uint64_t done, uint64_t tot
  * @pool:            open, with the plan's granule
  * @is_by_arrival:   requests start when their time has come on the device's clock; else each starts when
  *                   the one before it is committed
- * @device:          "sim" or "host"; by arrival needs "sim"
+ * @device:          "sim", "sim:kernels" or "host"; by arrival needs a simulated one
  * @concurrency:     by arrival: most requests in one step
  * @nr_slots:        layer buffers
  * @slot_tokens:     tokens in one; 0: the longest request

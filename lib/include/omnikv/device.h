@@ -32,7 +32,12 @@ struct omnikv_event;
  * closed) and the destination of a load from its beginning until the bytes arrive.
  */
 #define OMNIKV_DEVICE_F_POISON		(1u << 1)
-#define OMNIKV_DEVICE_F_ALL		0x3u
+/**
+ * sim: transfers move their bytes, and sum them, by the code that runs on a GPU, compiled for the CPU: slow, and the way
+ * to try all of it where there is no GPU. A library that was built without a C++ compiler takes its definitions in C.
+ */
+#define OMNIKV_DEVICE_F_KERNELS		(1u << 2)
+#define OMNIKV_DEVICE_F_ALL		0x7u
 
 /**
  * struct omnikv_device_config - the simulated device; ignored by the others but for @hbm_bytes and @max_sms
@@ -115,7 +120,7 @@ OMNIKV_API int omnikv_device_list(struct omnikv_device_entry *entries, uint32_t 
 
 /**
  * omnikv_device_open() - open by name
- * @name: "host", "sim", "cuda" (the first GPU) or "cuda:N"
+ * @name: "host", "sim", "sim:kernels" (OMNIKV_DEVICE_F_KERNELS), "cuda" (the first GPU) or "cuda:N"
  *
  * Return: 0, or -ENODEV (unknown, or no such GPU; @err says why), -ENOSYS (a driver that is too old), -EINVAL,
  * -E2BIG, -ENOMEM. The first opening of a GPU measures its copy paths, which takes a second or two; the result is kept
