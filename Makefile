@@ -267,6 +267,9 @@ bindir ?= $(exec_prefix)/bin
 libdir ?= $(exec_prefix)/lib
 includedir ?= $(prefix)/include
 mandir ?= $(prefix)/share/man
+sysconfdir ?= $(if $(filter /usr,$(prefix)),/etc,$(prefix)/etc)
+unitdir ?= $(prefix)/lib/systemd/system
+sysusersdir ?= $(prefix)/lib/sysusers.d
 D := $(DESTDIR)
 
 define pc_text
@@ -300,9 +303,18 @@ install: all
 	install -m 644 $(wildcard lib/include/*.h) $(D)$(includedir)
 	install -m 644 $(wildcard lib/include/omnikv/*.h) $(D)$(includedir)/omnikv
 	install -m 644 $(wildcard uapi/linux/*.h) $(D)$(includedir)/linux
-	install -d $(D)$(mandir)/man1 $(D)$(mandir)/man4
+	install -d $(D)$(mandir)/man1 $(D)$(mandir)/man4 $(D)$(mandir)/man8
 	install -m 644 $(wildcard Documentation/man/*.1) $(D)$(mandir)/man1
 	install -m 644 $(wildcard Documentation/man/*.4) $(D)$(mandir)/man4
+	install -m 644 $(wildcard Documentation/man/*.8) $(D)$(mandir)/man8
+	install -d $(D)$(unitdir) $(D)$(sysusersdir) $(D)$(sysconfdir)/omnikv
+	for unit in service socket; do sed 's|@bindir@|$(bindir)|; s|@sysconfdir@|$(sysconfdir)|' \
+		tools/omnikvd/systemd/omnikvd.$$unit > $(D)$(unitdir)/omnikvd.$$unit && \
+		chmod 644 $(D)$(unitdir)/omnikvd.$$unit || exit 1; done
+	install -m 644 tools/omnikvd/systemd/omnikv.sysusers $(D)$(sysusersdir)/omnikv.conf
+	# An operator's settings stay.
+	[ -e $(D)$(sysconfdir)/omnikv/omnikvd.conf ] || \
+		install -m 644 tools/omnikvd/systemd/omnikvd.conf $(D)$(sysconfdir)/omnikv/omnikvd.conf
 
 # ---- dependencies ----------------------------------------------------------------------------
 -include $(shell find $(B)/obj $(T)/obj -name '*.d' 2>/dev/null)

@@ -86,6 +86,23 @@ promises() {
 }
 try "what the headers declare is in the library" promises
 
+# The service manager takes the units; it wants to see the program at its place.
+units() {
+	command -v systemd-analyze >/dev/null || { echo "skipped: no systemd-analyze"; return 0; }
+	sed "s|/usr/bin/omnikvd|$root/usr/bin/omnikvd|" "$root/usr/lib/systemd/system/omnikvd.service" >"$work/omnikvd.service"
+	cp "$root/usr/lib/systemd/system/omnikvd.socket" "$work/"
+	out=$(systemd-analyze verify --man=no "$work/omnikvd.service" "$work/omnikvd.socket" 2>&1 | grep -F omnikvd)
+	[ -z "$out" ] || { echo "$out"; return 1; }
+}
+try "the units are what systemd takes" units
+# What was installed as settings is what the daemon reads.
+settings() {
+	LD_LIBRARY_PATH=$lib timeout 20 "$root/usr/bin/omnikvd" --config "$root/etc/omnikv/omnikvd.conf" \
+		--pool 1x 2>&1 | grep -q '1x'
+	[ "$(grep -c '^[^#;]' "$root/etc/omnikv/omnikvd.conf")" -ge 4 ]
+}
+try "the settings installed are ones that the daemon reads" settings
+
 # Installed programs find everything below their prefix.
 for program in "$root"/usr/bin/*; do
 	[ -x "$program" ] || continue

@@ -80,7 +80,8 @@ OMNIKV_API int omnikv_size_parse(const char *text, uint64_t *bytes, struct omnik
 
 /**
  * omnikv_pool_open() - create or open a pool
- * @spec:   "SIZE", "embedded:SIZE", "embedded:SIZE:FILE", "kmod:NAME", "auto:SIZE" or "auto:SIZE:NAME"
+ * @spec:   "SIZE", "embedded:SIZE", "embedded:SIZE:FILE", "kmod:NAME", "auto:SIZE", "auto:SIZE:NAME",
+ *          "daemon" or "daemon:SOCKET"
  * @config: NULL for defaults
  * @pool:   result; close with omnikv_pool_close()
  * @err:    may be NULL
@@ -92,11 +93,15 @@ OMNIKV_API int omnikv_size_parse(const char *text, uint64_t *bytes, struct omnik
  * (@notice says why). With NAME it is the module's pool of that name, made with SIZE where it is not
  * there yet, and it stays; without, a pool that ends with its last user. SIZE is rounded up to 2 MiB.
  *
+ * "daemon" is the pool of the omnikvd at SOCKET, or at the system's: of the module, which is opened as kmod:NAME
+ * would be, or memory that the daemon shares. While the daemon is away allocation lives on a private reserve,
+ * leases, windows and transfers go on, and the rest is -ENOTCONN; afterwards all goes on by itself.
+ *
  * Return: 0, or -EINVAL (spec, size below one granule, unaligned granule), -ENOMEM
  * (memory or huge pages short), -EBUSY (FILE is open elsewhere; @err names the holder),
  * -EBADMSG (FILE is no pool, or of another version or geometry; @err names the field),
  * -ENOENT, -EACCES (the module's pool is another user's), -EDQUOT (the module's limits),
- * -ENOSPC (file system full), -EOPNOTSUPP (no module). A file that this call began is taken away again.
+ * -ENOSPC (file system full), -EOPNOTSUPP (no module), -ECONNREFUSED or -EPIPE (the daemon is not there, or refuses this user). A file that this call began is taken away again.
  */
 OMNIKV_API int omnikv_pool_open(const char *spec, const struct omnikv_pool_config *config,
 				struct omnikv_pool **pool, struct omnikv_error *err);
