@@ -184,7 +184,7 @@ static void is_as_before(int fds, int maps)
 static void random_frames_break_nothing(void **state)
 {
 	const char *seed = getenv("OMNIKV_TEST_SEED");
-	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 2, fd = -1, i;
+	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 16, fd = -1, i;
 	long kib;
 	struct omnikv_pool_info info = { .size = sizeof(info) };
 
@@ -226,7 +226,7 @@ static void a_peer_that_does_not_read_is_closed(void **state)
 	struct okv_wire_header header = {
 		.magic = OKV_WIRE_MAGIC, .version = OKV_WIRE_VERSION, .type = OKV_WIRE_INFO,
 	};
-	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 2, fd, nr = 0;
+	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 16, fd, nr = 0;
 	uint64_t begin = now_ms();
 
 	(void)state;
@@ -252,7 +252,7 @@ static void a_peer_that_does_not_read_is_closed(void **state)
 
 static void peers_that_say_nothing_are_closed(void **state)
 {
-	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 2, peers[50], i;
+	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 16, peers[50], i;
 	uint64_t begin = now_ms();
 
 	(void)state;
@@ -273,7 +273,7 @@ static void peers_that_say_nothing_are_closed(void **state)
 
 static void a_thousand_connections_are_served_in_turn(void **state)
 {
-	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 2, peers[1000], i;
+	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 16, peers[1000], i;
 
 	(void)state;
 	/* 256 at once have a place; the others wait, and hold up nobody who is in. */
