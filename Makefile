@@ -260,6 +260,32 @@ $(B)/tests/fuzz/%: $(T)/obj/tests/fuzz/%.o $(T)/obj/tests/harness/fuzz_replay.o 
 	$(call link,$(libs) $(libs_omnikvd))
 endif
 
+# ---- for a machine with a GPU ----------------------------------------------------------------
+# build/gpu: programs, their device code, what they load and the script that runs them, to be carried to where there is
+# neither nvcc nor a library of ours: only the C library and the driver are that machine's.
+gpu_programs := $(patsubst tests/gpu/%.c,build/gpu/%,$(wildcard tests/gpu/*.c))
+.PHONY: gpu
+ifeq ($(fatbin),)
+gpu:
+	@echo "make gpu needs nvcc; tools/setup takes it from Python's index" >&2; exit 1
+else
+gpu: $(gpu_programs) build/gpu/load.fatbin build/gpu/run build/gpu/.libraries
+endif
+$(gpu_programs): build/gpu/%: $(T)/obj/tests/gpu/%.o $(harness_a) $(ta)
+	$(call link,$(wrap_flags) -Wl$(comma)-rpath$(comma)'$$ORIGIN' $(libs))
+# What they load beside the C library comes along.
+build/gpu/.libraries: $(gpu_programs)
+	$(Q)ldd $^ | sed -n 's/^.*=> \(\/[^ ]*\) .*/\1/p' | sort -u | \
+		grep -vE '/(libc|libm|libdl|libpthread|librt)\.so|/ld-' | xargs -r cp -Lt build/gpu
+	@touch $@
+build/gpu/load.fatbin: tests/gpu/load.cu build/kernels/.flags
+	$(call say,NVCC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -fatbin $(nvcc_flags) -o $@ $<
+build/gpu/run: tests/gpu/run
+	@mkdir -p $(@D)
+	$(Q)install -m 755 $< $@
+
 # ---- install ---------------------------------------------------------------------------------
 prefix ?= /usr/local
 exec_prefix ?= $(prefix)
