@@ -10,6 +10,8 @@
 
 #include <isa-l/crc.h>
 
+#include <omnikv/ring.h>
+
 #define CASTAGNOLI_REFLECTED 0x82f63b78u
 #define ONE 0x80000000u
 
@@ -65,4 +67,12 @@ void okv_crc32c_shift_init(struct okv_crc32c_shift *shift, uint64_t len)
 uint32_t okv_crc32c_combine(const struct okv_crc32c_shift *shift, uint32_t crc_a, uint32_t crc_b)
 {
 	return gf_multiply(shift->factor, crc_a) ^ crc_b;
+}
+
+uint32_t omnikv_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b)
+{
+	struct okv_crc32c_shift shift;
+
+	okv_crc32c_shift_init(&shift, bytes_b);
+	return okv_crc32c_combine(&shift, crc_a, crc_b);
 }

@@ -141,6 +141,12 @@ OMNIKV_API void omnikv_ring_exit(struct omnikv_ring *ring);
 OMNIKV_API struct omnikv_device *omnikv_ring_device(const struct omnikv_ring *ring);
 OMNIKV_API struct omnikv_client *omnikv_ring_client(const struct omnikv_ring *ring);
 
+/**
+ * CRC32C of A followed by B, from the sums of both and the length of B: what a submission's sums of pieces make
+ * together. Costs about a microsecond, whatever the length. Pure.
+ */
+OMNIKV_API uint32_t omnikv_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b);
+
 /** Next free submission slot, cleared; NULL when there is none: submit, reap, try again. */
 OMNIKV_API struct omnikv_sqe *omnikv_get_sqe(struct omnikv_ring *ring);
 /**
