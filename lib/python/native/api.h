@@ -114,6 +114,11 @@ struct omnikv_manager_config {
 };
 int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
 			  struct omnikv_manager **manager, struct omnikv_error *err);
+struct omnikv_attach_config {
+	size_t size; uint32_t flags; uint32_t deadline_ms; uint64_t reserve_bytes; const char *name; uint64_t session; ...;
+};
+int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config *config, struct omnikv_manager **manager,
+			  struct omnikv_error *err);
 void omnikv_manager_destroy(struct omnikv_manager *manager);
 struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager);
 int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namespace *ns, const struct omnikv_plan *plan,
@@ -173,6 +178,7 @@ void omnikv_ring_exit(struct omnikv_ring *ring);
 struct omnikv_sqe *omnikv_get_sqe(struct omnikv_ring *ring);
 int omnikv_submit(struct omnikv_ring *ring);
 int omnikv_wait_cqe(struct omnikv_ring *ring, struct omnikv_cqe **cqe, uint64_t timeout_ns);
+uint32_t omnikv_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b);
 void omnikv_cqe_seen(struct omnikv_ring *ring, struct omnikv_cqe *cqe);
 void omnikv_prep_load(struct omnikv_sqe *sqe, struct omnikv_hbm *hbm, const struct omnikv_piece *pieces, uint32_t nr_pieces);
 void omnikv_prep_store(struct omnikv_sqe *sqe, struct omnikv_hbm *hbm, const struct omnikv_piece *pieces, uint32_t nr_pieces);
@@ -196,7 +202,9 @@ int omnikv_seq_block_crc(const struct omnikv_seq *seq, uint64_t block_idx, uint3
 
 /* ---- glue.c ---- */
 void okv_py_pack_keys(struct omnikv_key *keys, const char *bytes, size_t nr_keys, uint32_t len);
-void okv_py_place_pieces(struct omnikv_piece *pieces, size_t nr_pieces, const uint64_t *device_off);
+void okv_py_block_pieces(struct omnikv_piece *out, const struct omnikv_piece *in, size_t nr_blocks, const uint32_t *slots,
+			 uint64_t base_off, uint64_t slot_stride, uint32_t nr_regions, uint64_t region_stride, uint64_t region_bytes);
+uint32_t okv_py_sum(const uint32_t *crc, size_t nr, uint64_t bytes_each);
 uintptr_t okv_py_dlpack(uintptr_t owner, void *data, int32_t code, int32_t bits, int32_t ndim, const int64_t *shape,
 			int is_versioned, int is_readonly);
 void free(void *ptr);

@@ -20,11 +20,31 @@ static void okv_py_pack_keys(struct omnikv_key *keys, const char *bytes, size_t 
 	}
 }
 
-/* Where each piece lies in the device's memory, for engines whose blocks lie scattered. */
-static void okv_py_place_pieces(struct omnikv_piece *pieces, size_t nr_pieces, const uint64_t *device_off)
+/*
+ * Pieces of whole blocks of one layer, from where the pool has them (@in, one a block) to where an engine does: block i
+ * in slot @slots[i], as @nr_regions dense regions (K and V apart) of @region_bytes each. [nr_blocks][nr_regions].
+ */
+static void okv_py_block_pieces(struct omnikv_piece *out, const struct omnikv_piece *in, size_t nr_blocks,
+				const uint32_t *slots, uint64_t base_off, uint64_t slot_stride, uint32_t nr_regions,
+				uint64_t region_stride, uint64_t region_bytes)
 {
-	for (size_t i = 0; i < nr_pieces; i++)
-		pieces[i].device_off = device_off[i];
+	for (size_t i = 0; i < nr_blocks; i++)
+		for (uint32_t r = 0; r < nr_regions; r++, out++) {
+			*out = in[i];
+			out->extent_off += r * region_bytes;
+			out->device_off = base_off + slots[i] * slot_stride + r * region_stride;
+			out->bytes = region_bytes;
+		}
+}
+
+/* Sum of @nr runs of @bytes_each bytes, one after another, from the sums of each. */
+static uint32_t okv_py_sum(const uint32_t *crc, size_t nr, uint64_t bytes_each)
+{
+	uint32_t sum = nr ? crc[0] : 0;
+
+	for (size_t i = 1; i < nr; i++)
+		sum = omnikv_crc32c_combine(sum, crc[i], bytes_each);
+	return sum;
 }
 
 /*

@@ -5,11 +5,12 @@ Calls that may take time release the interpreter's lock. Managers and spaces may
 thread at a time.
 """
 
+import errno
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
 from .buffer import Buffer
-from .errors import InvalidError
+from .errors import DisconnectedError, InvalidError
 from .keys import KeysLike, as_keys, as_tail
 from .layout import Layout, Plan
 from .pool import Pool, PoolInfo, parse_size, pool_info
@@ -56,6 +57,27 @@ class Manager(Handle):
             raise
         super().__init__(out[0], lib.omnikv_manager_destroy, client, *([spill] if spill else []))
         self._owned: List[Handle] = [client]
+
+    @classmethod
+    def attach(cls, socket: Optional[str] = None, *, deadline_ms: int = 0, reserve: Union[int, str] = 0,
+               name: Optional[str] = None, session: int = 0) -> "Manager":
+        """The manager of a running omnikvd: what one process commits, all others find.
+
+        ``deadline_ms`` bounds each request to the daemon (0: 1000), ``reserve`` is memory of the pool kept for appends while
+        it does not answer. While it is away lookups find what this process uses itself; when it is back, all goes on.
+        DisconnectedError: nobody serves ``socket``.
+        """
+        path, label = text(socket), text(name)
+        config = sized("omnikv_attach_config", deadline_ms=deadline_ms, reserve_bytes=parse_size(reserve), name=label, session=session)
+        out, err = ffi.new("struct omnikv_manager **"), new_error()
+        ret = lib.omnikv_manager_attach(path, config, out, err)
+        if ret == -errno.ENOENT:
+            raise DisconnectedError(errno.ENOENT, text_of(err) or f"nobody serves {socket}")
+        check(ret, "omnikv_manager_attach", err)
+        manager = cls.__new__(cls)
+        Handle.__init__(manager, out[0], lib.omnikv_manager_destroy)
+        manager._owned = []
+        return manager
 
     def close(self) -> None:
         """End it, and what it alone uses. Cached blocks go with it, unless others keep them."""
@@ -110,7 +132,7 @@ class Space(Handle):
         if isinstance(model, Layout):
             model = Plan(model, granule_bytes=lib.omnikv_pool_granule_bytes(manager._pool_pointer()))
         if hash_algorithm not in HASH_ALGORITHMS:
-            raise InvalidError(22, f'hash_algorithm "{hash_algorithm}": allowed are {", ".join(HASH_ALGORITHMS)}')
+            raise InvalidError(errno.EINVAL, f'hash_algorithm "{hash_algorithm}": allowed are {", ".join(HASH_ALGORITHMS)}')
         self.plan, self.manager = model, manager
         strings = [text(s) for s in (tenant, weights, adapter)]
         salt_bytes = ffi.new("char[]", salt)

@@ -21,8 +21,8 @@ class _Device(Handle):
 class EngineMemory(Handle):
     """Memory of the engine that a ring moves bytes from and to; made by ``Ring.attach()``. Keeps the array alive."""
 
-    def __init__(self, device: _Device, array: Any):
-        address, self.nbytes, held = memory_of(array)
+    def __init__(self, device: _Device, array: Any, address: int, nbytes: int, held: Any):
+        self.nbytes = nbytes
         out = ffi.new("struct omnikv_hbm **")
         check(lib.omnikv_hbm_attach(device.pointer, ffi.cast("void *", address), self.nbytes, out), "omnikv_hbm_attach")
         super().__init__(out[0], lib.omnikv_hbm_destroy, device)
@@ -81,7 +81,11 @@ class Ring(Handle):
 
     def attach(self, array: Any) -> EngineMemory:
         """Let the ring move bytes from and to an array: a CPU tensor, a NumPy array, a bytearray. Nothing is copied."""
-        return EngineMemory(self._device, array)
+        return EngineMemory(self._device, array, *memory_of(array))
+
+    def attach_address(self, address: int, nbytes: int, owner: Any) -> EngineMemory:
+        """As ``attach()``, for ``nbytes`` bytes at ``address``, which ``owner`` keeps where they are."""
+        return EngineMemory(self._device, owner, address, nbytes, owner)
 
     def load(self, memory: EngineMemory, pieces: Any, nr_pieces: int, *, crc: bool = False) -> Transfer:
         """Queue pool -> engine. ``pieces``: from ``Sequence.pieces()``. The sequence must stay open until it is over."""
