@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""vLLM over omnikv: prompts with shared prefixes give the text of vLLM's own prefix cache, whatever happens to the pool."""
+
+import json
+import os
+import queue
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+COUNT = 200 if os.environ.get("OMNIKV_FULL") == "1" else 40
+T = 32
+NAT = 0.1
+ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "KMP_BLOCKTIME": "0",
+       "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def connector(where, **extra):
+    return {"kv_connector": "OmniKVConnector", "kv_connector_module_path": "omnikv.vllm", "kv_role": "kv_both",
+            "kv_connector_extra_config": {"omnikv": where, **extra}}
+
+
+class Engine:
+    """vllm_engine.py in a process of its own. Every answer has a deadline."""
+
+    def __init__(self, where=None, env=None, extra=None, **options):
+        if where:
+            options["kv_transfer_config"] = connector(where, **(extra or {}))
+        options.setdefault("distributed_executor_backend", "uni")
+        self.child = subprocess.Popen([sys.executable, os.path.join(HERE, "vllm_engine.py"), json.dumps(options)],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      env=dict(os.environ, **ENV, **(env or {})))
+        self.lines, self.log = queue.Queue(), []
+        threading.Thread(target=self._read, daemon=True).start()
+        self.info = self.answer(300)
+
+    def _read(self):
+        for line in self.child.stdout:
+            if line.startswith("@ "):
+                self.lines.put(json.loads(line[2:]))
+            else:
+                self.log.append(line.rstrip())
+        self.lines.put(None)
+
+    def answer(self, seconds):
+        found = self.lines.get(timeout=seconds)
+        assert found is not None, "\n".join(["the engine has ended:", *self.log[-30:]])
+        return found
+
+    def do(self, order, seconds=300, **more):
+        self.child.stdin.write(json.dumps({"do": order, **more}) + "\n")
+        self.child.stdin.flush()
+        return self.answer(seconds)
+
+    def told(self, text):
+        return [line for line in self.log if "omnikv:" in line and text in line]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.child.poll() is None:
+            self.child.stdin.close()
+            try:
+                self.child.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.wait()
+
+
+def prompts_of(count=COUNT):
+    """Prompts of 20 to 330 tokens over five common beginnings."""
+    chance = random.Random(6)
+    heads = [[1] + [chance.randrange(3, 512) for _ in range(299)] for _ in range(5)]
+    return [heads[chance.randrange(5)][:chance.randrange(16, 300)] + [chance.randrange(3, 512) for _ in range(chance.randrange(4, 32))]
+            for _ in range(count)]
+
+
+def compare(expected, found):
+    """(equal, near ties): fails where texts first differ and the two best log-probabilities are not within NAT."""
+    equal = ties = 0
+    for number, (a, b) in enumerate(zip(expected, found)):
+        assert len(a["text"]) == len(b["text"]) and b["end"] == "length"
+        if a["text"] == b["text"]:
+            equal += 1
+            continue
+        at = next(i for i, (x, y) in enumerate(zip(a["text"], b["text"])) if x != y)
+        gap = a["best"][at][0] - a["best"][at][1]
+        assert gap <= NAT, f"prompt {number} differs at {at}, where the best two are {gap} nat apart"
+        ties += 1
+    return equal, ties
+
+
+def cached(answers):
+    return sum(answer["cached"] for answer in answers)
+
+
+def ttft(answers):
+    times = [answer["ttft_s"] for answer in answers if answer["ttft_s"] is not None]
+    return f"median TTFT {statistics.median(times) * 1000:.1f} ms" if times else "no TTFT told"
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Texts of vLLM alone: first computed, then by its own prefix cache."""
+    with Engine() as engine:
+        first = engine.do("run", prompts=prompts_of())
+        again = engine.do("run", prompts=prompts_of())
+    assert cached(again) > 0
+    return first, again
+
+
+def test_text_is_that_of_vllms_own_prefix_cache(expected):
+    with Engine("embedded:512M") as engine:
+        cold = engine.do("run", prompts=prompts_of())
+        assert engine.do("reset")
+        before = engine.do("metrics")
+        warm = engine.do("run", prompts=prompts_of())
+        metrics = engine.do("metrics")
+        assert engine.do("reset")
+        salted = engine.do("run", prompts=prompts_of()[:10], salt="another user")
+        log = engine.told("")
+    equal, ties = compare(expected[1], warm)
+    compare(expected[0], cold)
+    compare(expected[0][:10], salted)
+    # As long as vLLM's own hits of a second round, and all of them out of the pool.
+    loaded = (metrics["vllm:omnikv_loaded_blocks"] - before.get("vllm:omnikv_loaded_blocks", 0)) * T
+    assert cached(warm) >= cached(expected[1]) and loaded > 20 * COUNT
+    assert metrics["vllm:omnikv_load_failed_blocks"] == metrics["vllm:omnikv_save_failures"] == 0
+    # A salt of its own hits nothing of the others.
+    heads = sum(answer["cached"] for answer in salted)
+    assert heads < cached(warm[:10])
+    assert not log
+    print(f"{COUNT} prompts, {loaded:.0f} tokens loaded and checked, {equal} texts equal, {ties} differ first within {NAT} nat")
+    print(f"cold: {ttft(cold)}; warm: {ttft(warm)}; vLLM's own cache: {ttft(expected[1])}")
+
+
+def test_loads_that_fail_are_computed_again(expected):
+    with Engine("embedded:512M") as engine:
+        engine.do("run", prompts=prompts_of())
+        assert engine.do("reset")
+        engine.do("break", share=0.3)
+        broken = engine.do("run", prompts=prompts_of())
+        metrics = engine.do("metrics")
+        # What was saved meanwhile is right: without faults, everything is loaded and the text is the same.
+        engine.do("break", share=0)
+        assert engine.do("reset")
+        whole = engine.do("run", prompts=prompts_of())
+    assert metrics["vllm:omnikv_load_failed_blocks"] > COUNT / 4
+    equal, ties = compare(expected[0], broken)
+    compare(expected[1], whole)
+    print(f"{metrics['vllm:omnikv_load_failed_blocks']:.0f} blocks failed, {equal} texts equal, {ties} differ first within {NAT} nat")
+
+
+def test_preempted_and_aborted_requests_leave_nothing_wrong(expected):
+    with Engine("embedded:512M", num_gpu_blocks_override=48) as engine:
+        for _ in range(2):
+            found = engine.do("run", prompts=prompts_of(), new=24)
+            compare(expected[0], found)
+            assert engine.do("abort", prompts=prompts_of(12), after=4) == 12
+            assert engine.do("reset")
+        metrics = engine.do("metrics")
+    assert metrics["vllm:num_preemptions"] > 0 and metrics["vllm:omnikv_loaded_blocks"] > 0
+    print(f"{metrics['vllm:num_preemptions']:.0f} preemptions, {metrics['vllm:omnikv_loaded_blocks']:.0f} blocks loaded")
+
+
+def test_new_weights_find_nothing_of_the_old():
+    with Engine("embedded:256M") as engine:
+        prompts = prompts_of(8)
+        engine.do("run", prompts=prompts)
+        assert engine.do("reset")
+        assert cached(engine.do("run", prompts=prompts[:1])) > 0
+        assert engine.do("epoch")
+        assert cached(engine.do("run", prompts=prompts[:1])) == 0
+
+
+def test_a_pool_that_is_full_costs_hits_and_nothing_else(expected):
+    with Engine("embedded:2M") as engine:
+        for _ in range(2):
+            compare(expected[0], engine.do("run", prompts=prompts_of()))
+            assert engine.do("reset")
+
+
+@pytest.mark.parametrize("where, why", [("unix:/nonexistent/omnikv.sock", "nothing is cached"), ("embedded:1K", "nothing is cached")])
+def test_without_a_pool_the_engine_serves_and_says_so_once(expected, where, why):
+    begin = time.monotonic()
+    with Engine(where) as engine:
+        found = engine.do("run", prompts=prompts_of(20))
+        assert len(engine.told(why)) in (1, 2), engine.told("")    # a line a half
+    compare(expected[0][:20], found)
+    assert time.monotonic() - begin < 240
+
+
+def test_options_that_there_are_not_stop_the_start_with_one_line():
+    for extra, words in (({"tennant": "x"}, ["tennant", "tenant"]), ({"deadline_ms": 5}, ["deadline_ms", "5", "60000"])):
+        with pytest.raises(AssertionError) as error:
+            Engine("embedded:64M", extra=extra).__exit__()
+        told = [line for line in str(error.value).splitlines() if "omnikv: option" in line]
+        assert told and all(word in told[-1] for word in words)
+
+
+def test_an_embedded_pool_is_refused_to_two_processes(expected):
+    with Engine("embedded:64M", distributed_executor_backend="mp") as engine:
+        found = engine.do("run", prompts=prompts_of(5))
+        assert engine.told("one process's")
+    compare(expected[0][:5], found)
+
+
+class Daemon:
+    """omnikvd over a pool on a file, so that what is in it outlives it."""
+
+    def __init__(self, where):
+        self.socket = os.path.join(where, "omnikvd.sock")
+        self.argv = [os.path.join(os.environ.get("OMNIKV_BUILD") or os.path.join(TOP, "build"), "bin", "omnikvd"),
+                     f"--pool=embedded:512M:{where}/pool", f"--socket={self.socket}"]
+        self.start()
+
+    def start(self):
+        self.child = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while not os.path.exists(self.socket):
+            assert self.child.poll() is None and time.monotonic() < end
+            time.sleep(0.05)
+
+    def end(self, how=signal.SIGTERM):
+        if self.child.poll() is None:
+            self.child.send_signal(signal.SIGCONT)
+            self.child.send_signal(how)
+            self.child.wait(timeout=60)
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    daemon = Daemon(str(tmp_path))
+    yield daemon
+    daemon.end()
+
+
+def test_a_second_engine_takes_its_hits_from_a_killed_ones_pool(expected, daemon):
+    with Engine(f"unix:{daemon.socket}") as first:
+        cold = first.do("run", prompts=prompts_of())
+        compare(expected[0], cold)
+        first.child.kill()
+        first.child.wait()
+    # Scheduler and worker are two processes in this one.
+    with Engine(f"unix:{daemon.socket}", distributed_executor_backend="mp") as second:
+        warm = second.do("run", prompts=prompts_of())
+        metrics = second.do("metrics")
+        equal, ties = compare(expected[1], warm)
+        assert metrics["vllm:omnikv_loaded_blocks"] > 0 and not metrics["vllm:omnikv_load_failed_blocks"]
+        print(f"{metrics['vllm:omnikv_loaded_blocks'] * T:.0f} tokens out of the killed engine's pool, {equal} texts equal, {ties} "
+              f"differ first within {NAT} nat; cold: {ttft(cold)}; warm: {ttft(warm)}")
+
+
+def test_the_engine_outlives_the_daemon(expected, daemon):
+    with Engine(f"unix:{daemon.socket}") as engine:
+        compare(expected[0], engine.do("run", prompts=prompts_of()))
+        begin = time.monotonic()
+        assert engine.do("reset")
+        compare(expected[0], engine.do("run", prompts=prompts_of()))
+        usual = time.monotonic() - begin
+        for state in ("stopped", "killed", "back"):
+            if state == "stopped":
+                daemon.child.send_signal(signal.SIGSTOP)
+            else:
+                daemon.end(signal.SIGKILL)
+                if state == "back":
+                    daemon.start()
+                    time.sleep(3)
+            begin = time.monotonic()
+            assert engine.do("reset")
+            compare(expected[0], engine.do("run", prompts=prompts_of()))
+            print(f"daemon {state}: {time.monotonic() - begin:.1f} s, where it is {usual:.1f} s with one")
+            if state == "stopped":
+                daemon.child.send_signal(signal.SIGCONT)
+        assert engine.do("reset")
+        again = engine.do("run", prompts=prompts_of())
+        compare(expected[0], again)
+        print(f"{cached(again)} tokens hit behind the restart")
+        assert cached(again) > 0
