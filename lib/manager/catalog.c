@@ -225,15 +225,17 @@ void okv_pool_catalog_del(struct omnikv_manager *manager, const struct omnikv_sp
 	(void)OKV_FAILPOINT("catalog.space_gone");
 }
 
-/* Most blocks that a shelf can ever hold: none is smaller than the smallest of its plans. */
+/* Most blocks of this plan that the pool can ever hold, each with its entry. */
 static uint64_t room_for(const struct omnikv_manager *manager, const struct omnikv_plan *plan)
 {
 	uint64_t nr = okv_plan_granules(plan, false);
+	uint64_t entry_bytes = sizeof(struct okv_entry) + sizeof(struct okv_entry_record) +
+			       plan->layout.nr_groups * sizeof(struct okv_group);
 
 	/* Layouts of state alone. */
 	if (!nr)
 		nr = 1;
-	return (manager->nr_granules + nr - 1) / nr;
+	return manager->nr_granules * manager->granule_bytes / (nr * manager->granule_bytes + entry_bytes) + 1;
 }
 
 /* Room for @nr blocks, or for as many as the pool's memory can be had for. */
@@ -465,6 +467,7 @@ static int spaces_load(struct okv_pool_catalog *cat)
 	return plans_claim(cat);
 }
 
+/* -EBADMSG: its index cannot be used; nothing of the pool is claimed for it then. */
 static int shelf_load(struct okv_pool_catalog *cat, struct okv_shelf *shelf, struct sealed *sealed)
 {
 	struct keeper keeper = { .manager = cat->manager, .shelf = shelf, .sealed = sealed };

@@ -306,6 +306,7 @@ static int okv_commit_insert(struct okv_commit *commit)
 		error = okv_import_prepare(seq->space->shelf, commit->nr);
 	if (error)
 		return error;
+	okv_shelf_spare(&commit->visit, seq->space->shelf, commit->nr);
 	if (is_partial) {
 		error = okv_index_insert(index, &block, &entries[0]);
 		is_new[0] = error == 0;

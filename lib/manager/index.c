@@ -25,8 +25,10 @@
 #define HUGE_BYTES	(2u << 20)
 
 #define BUCKETS_MIN	16u
-#define LOAD_NUM	4u	/* the table grows beyond 4/5 of its slots */
-#define LOAD_DEN	5u
+/* The table grows beyond 8/10 of its slots; one whose memory is the pool's is filled to 9/10. */
+#define LOAD_NUM	8u
+#define LOAD_LASTING	9u
+#define LOAD_DEN	10u
 
 #define PROBES		16u	/* probes that are in flight at once */
 #define AHEAD		12u	/* entries prefetched ahead of a walk up a path: ids of a path are often neighbours */
@@ -585,22 +587,27 @@ static int table_grow(struct okv_index *ix, uint32_t log2_buckets)
 	return 0;
 }
 
+static uint64_t load_of(const struct okv_index *ix)
+{
+	return mem_is_lasting(ix) ? LOAD_LASTING : LOAD_NUM;
+}
+
 /* Room for one more. */
 static int table_reserve(struct okv_index *ix)
 {
 	if (ix->old.buckets)
 		table_migrate_step(ix);
-	if ((ix->tab.nr_used + ix->old.nr_used + 1) * LOAD_DEN <= table_slots(&ix->tab) * LOAD_NUM)
+	if ((ix->tab.nr_used + ix->old.nr_used + 1) * LOAD_DEN <= table_slots(&ix->tab) * load_of(ix))
 		return 0;
 	return mem_is_lasting(ix) ? -ENOMEM : table_grow(ix, table_log2(&ix->tab) + 1);
 }
 
 /* Of a table for @nr entries. */
-static uint32_t table_log2_for(uint64_t nr)
+static uint32_t table_log2_for(const struct okv_index *ix, uint64_t nr)
 {
 	uint32_t log2_buckets = 0;
 
-	while ((OKV_BUCKET_SLOTS << log2_buckets) * (uint64_t)LOAD_NUM < nr * LOAD_DEN ||
+	while ((OKV_BUCKET_SLOTS << log2_buckets) * load_of(ix) < nr * LOAD_DEN ||
 	       (1u << log2_buckets) < BUCKETS_MIN)
 		log2_buckets++;
 	return log2_buckets;
@@ -706,7 +713,7 @@ int okv_index_create(const struct okv_index_config *config, struct okv_index **o
 	memcpy(head->secret, ix->secret, sizeof(head->secret));
 	head->crc = okv_crc32c(head, offsetof(struct okv_index_head, crc));
 
-	ret = table_init(ix, &ix->tab, table_log2_for(config->nr_entries_hint));
+	ret = table_init(ix, &ix->tab, table_log2_for(ix, config->nr_entries_hint));
 	if (ret)
 		goto err_free;
 	tables_publish(ix);
@@ -745,7 +752,7 @@ int okv_index_reserve(struct okv_index *ix, uint64_t nr)
 		if (ret)
 			return ret;
 	}
-	log2_buckets = table_log2_for(nr);
+	log2_buckets = table_log2_for(ix, nr);
 	if (log2_buckets <= table_log2(&ix->tab))
 		return 0;
 	ret = table_grow(ix, log2_buckets);
@@ -759,6 +766,11 @@ int okv_index_reserve(struct okv_index *ix, uint64_t nr)
 uint64_t okv_index_room(const struct okv_index *ix)
 {
 	return ix->nr_room;
+}
+
+uint64_t okv_index_spare(const struct okv_index *ix)
+{
+	return mem_is_lasting(ix) ? ix->nr_room - ix->nr_entries : UINT64_MAX;
 }
 
 uint64_t okv_index_off(const struct okv_index *ix)
@@ -1964,7 +1976,7 @@ static int chunks_claim(struct okv_index *ix)
 static int table_renew(struct okv_index *ix)
 {
 	const struct okv_table_ref *ref = &ix->head->tab;
-	uint32_t log2_buckets = table_log2_for(ix->nr_room);
+	uint32_t log2_buckets = table_log2_for(ix, ix->nr_room);
 	struct okv_bucket *buckets = NULL;
 
 	if (ref->off && ref->log2_buckets >= log2_buckets && ref->log2_buckets <= 31) {

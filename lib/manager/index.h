@@ -88,6 +88,8 @@ uint64_t okv_index_off(const struct okv_index *ix);
 int okv_index_reserve(struct okv_index *ix, uint64_t nr);
 /** Blocks that there is room for now. */
 uint64_t okv_index_room(const struct okv_index *ix);
+/** Blocks that can come without any leaving; UINT64_MAX where the index grows by itself. */
+uint64_t okv_index_spare(const struct okv_index *ix);
 
 /**
  * struct okv_index_recovery - what okv_index_recover() asks, and what it found

@@ -344,11 +344,41 @@ struct okv_shelf *okv_evict_shelf(const struct omnikv_manager *manager, uint64_t
 	return most;
 }
 
+/* Up to OKV_EVICT_BATCH blocks of one shelf. Returns how many left; adds their granules to @freed. */
+static size_t okv_shelf_evict(struct okv_visit *visit, struct okv_shelf *shelf, uint64_t nr, uint64_t *freed)
+{
+	struct omnikv_extent extents[OKV_EVICT_BATCH * OMNIKV_GROUPS_MAX];
+	size_t nr_left = okv_index_evict(shelf->index, nr, extents, NULL);
+
+	for (size_t i = 0; i < nr_left * shelf->nr_groups; i++) {
+		*freed += extents[i].nr_granules;
+		shelf->nr_granules -= extents[i].nr_granules;
+		okv_visit_give(visit, &extents[i]);
+	}
+	return nr_left;
+}
+
+void okv_shelf_spare(struct okv_visit *visit, struct okv_shelf *shelf, uint64_t nr)
+{
+	struct omnikv_manager_stats *stats = &visit->manager->stats;
+	uint64_t spare, freed = 0;
+
+	while ((spare = okv_index_spare(shelf->index)) < nr) {
+		uint64_t want = nr - spare < OKV_EVICT_BATCH ? nr - spare : OKV_EVICT_BATCH;
+		size_t nr_left = okv_shelf_evict(visit, shelf, want, &freed);
+
+		stats->blocks_evicted += nr_left;
+		if (visit->manager->tier)
+			stats->blocks_lost += nr_left;
+		if (nr_left < want)
+			break;
+	}
+}
+
 /* Evict until @nr_granules are given up or nothing is left to evict. Returns blocks and granules that left. */
 static uint64_t okv_evict(struct okv_visit *visit, uint64_t nr_granules, uint64_t *nr_freed)
 {
 	struct omnikv_manager *manager = visit->manager;
-	struct omnikv_extent extents[OKV_EVICT_BATCH * OMNIKV_GROUPS_MAX];
 	uint64_t nr_blocks = 0, freed = 0, done = 0;
 	struct okv_shelf *shelf;
 
@@ -357,12 +387,7 @@ static uint64_t okv_evict(struct okv_visit *visit, uint64_t nr_granules, uint64_
 		size_t nr_left;
 
 		nr = nr < 1 ? 1 : nr > OKV_EVICT_BATCH ? OKV_EVICT_BATCH : nr;
-		nr_left = okv_index_evict(shelf->index, nr, extents, NULL);
-		for (size_t i = 0; i < nr_left * shelf->nr_groups; i++) {
-			freed += extents[i].nr_granules;
-			shelf->nr_granules -= extents[i].nr_granules;
-			okv_visit_give(visit, &extents[i]);
-		}
+		nr_left = okv_shelf_evict(visit, shelf, nr, &freed);
 		nr_blocks += nr_left;
 		if (nr_left < nr) {
 			uint32_t i = 0;

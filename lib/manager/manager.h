@@ -240,6 +240,11 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
  */
 int okv_manager_room_for(struct omnikv_manager *manager, uint32_t nr_granules, uint32_t count);
 
+/**
+ * Entries for @nr more blocks, evicting blocks of this shelf where its index could not get as much memory as it
+ * would like; as far as that goes.
+ */
+void okv_shelf_spare(struct okv_visit *visit, struct okv_shelf *shelf, uint64_t nr);
 /** Evict until so many granules are given up, or nothing is left that can be. Returns how many were. */
 uint64_t okv_manager_evict(struct omnikv_manager *manager, uint64_t nr_granules);
 /** Granules of the pool that blocks can have: all but those of the catalog. */

@@ -169,6 +169,7 @@ static int publish_one(struct okv_visit *visit, struct omnikv_space *space, stru
 		ret = omnikv_extent_lease(client, list, nr);
 	if (ret)
 		return ret;
+	okv_shelf_spare(visit, space->shelf, 1);
 	ret = -OKV_FAILPOINT("session.insert");
 	if (!ret)
 		ret = okv_index_insert(space->shelf->index, &block, entry);

@@ -486,6 +486,7 @@ static uint32_t promote_publish(struct okv_promotion *pro, uint32_t nr_good, str
 			if (extents[g].nr_granules)
 				sealed[nr_sealed++] = extents[g];
 		}
+		okv_shelf_spare(&visit, shelf, 1);
 		ret = omnikv_extent_seal(manager->client, sealed, nr_sealed);
 		if (!ret)
 			ret = okv_index_insert(shelf->index, &block, &entry);

@@ -355,12 +355,178 @@ static void a_kill_at_any_store_loses_nothing(void **state)
 	unlink(path);
 }
 
+/* ---- damage --------------------------------------------------------------------------------- */
+
+/* The file's bytes now, or as they were. */
+static unsigned char *file_copy(size_t *bytes)
+{
+	FILE *file = fopen(path, "rb");
+	unsigned char *copy;
+
+	assert_non_null(file);
+	assert_int_equal(fseek(file, 0, SEEK_END), 0);
+	*bytes = (size_t)ftell(file);
+	rewind(file);
+	copy = malloc(*bytes);
+	assert_non_null(copy);
+	assert_int_equal(fread(copy, 1, *bytes, file), *bytes);
+	fclose(file);
+	return copy;
+}
+
+static void file_restore(const unsigned char *copy, size_t bytes)
+{
+	FILE *file = fopen(path, "wb");
+
+	assert_non_null(file);
+	assert_int_equal(fwrite(copy, 1, bytes, file), bytes);
+	fclose(file);
+}
+
+/* Change @nr places of META, some by a bit and some wholly. */
+static void damage_meta(uint64_t *seed, uint32_t nr)
+{
+	struct omnikv_extent metas[64];
+	struct omnikv_client *client;
+	struct omnikv_pool *pool;
+	uint64_t from = 0;
+	int64_t nr_metas;
+
+	assert_int_equal(omnikv_pool_open(spec, NULL, &pool, NULL), 0);
+	assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &client), 0);
+	nr_metas = omnikv_extent_list(client, 1u << OMNIKV_EXTENT_META, &from, metas, 64);
+	assert_true(nr_metas > 0 && nr_metas < 64);
+	while (nr--) {
+		const struct omnikv_extent *meta = &metas[kv_random(seed) % (uint64_t)nr_metas];
+		unsigned char *mem = omnikv_pool_addr(pool, meta);
+		uint64_t at = kv_random(seed) % ((uint64_t)meta->nr_granules * 4096);
+		uint32_t how = kv_random(seed) % 4;
+
+		/* What is used is not spread evenly: look for it. */
+		while (!mem[at] && at)
+			at--;
+		if (how == 0)
+			mem[at] = (unsigned char)kv_random(seed);
+		else
+			mem[at] ^= 1u << (kv_random(seed) % 8);
+	}
+	omnikv_client_close(client);
+	omnikv_pool_close(pool);
+}
+
+static void what_is_damaged_is_dropped_and_nothing_is_guessed(void **state)
+{
+	static const enum kv_shape shapes[] = { KV_SHAPE_FULL, KV_SHAPE_HYBRID };
+	uint64_t nr_dropped = 0, nr_kept = 0, nr_empty = 0, seed = 5;
+
+	(void)state;
+	for (uint32_t s = 0; s < 2; s++) {
+		unsigned char *copy;
+		struct kv_world world;
+		size_t bytes;
+
+		pool_begin("1M");
+		kv_world_open_pool(&world, shapes[s], T, spec);
+		for (uint32_t i = 0; i < NR_STORIES; i++)
+			assert_true(tell(&world, i, 5 * T - 1, T, true));
+		kv_world_leave(&world);
+		copy = file_copy(&bytes);
+		for (uint32_t trial = 0; trial < 150; trial++) {
+			struct omnikv_manager_stats stats;
+
+			file_restore(copy, bytes);
+			damage_meta(&seed, 1 + trial % 7);
+			kv_world_open_pool(&world, shapes[s], T, spec);
+			kv_world_check(&world);
+			stats = stats_of(&world);
+			nr_dropped += stats.blocks_dropped;
+			nr_kept += stats.blocks_recovered;
+			nr_empty += stats.blocks_recovered == 0;
+			for (uint32_t i = 0; i < NR_STORIES; i++) {
+				hear(&world, i, 5 * T - 1, true);
+				tell(&world, i, 6 * T, T, false);
+				hear(&world, i, 6 * T, false);
+			}
+			kv_world_close(&world);
+		}
+		free(copy);
+		unlink(path);
+	}
+	print_message("# 300 damaged catalogs: %llu blocks kept, %llu dropped, %llu times all\n", (unsigned long long)nr_kept,
+		      (unsigned long long)nr_dropped, (unsigned long long)nr_empty);
+	assert_true(nr_dropped > 0 && nr_kept > 0);
+}
+
+/* What the index takes of a pool, at its fullest: blocks of one granule; the second size is one at which its table is largest. */
+static void at_most_128_bytes_a_block(void **state)
+{
+	static const char *const sizes[] = { "24M", "26M" };
+
+	(void)state;
+	for (uint32_t s = 0; s < 2; s++) {
+		struct omnikv_manager_stats stats;
+		struct kv_world world;
+
+		pool_begin(sizes[s]);
+		kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+		for (uint32_t i = 0; stats_of(&world).blocks_evicted < 100; i++)
+			assert_true(tell(&world, 3 * i, 60 * T, 60 * T, false));
+		stats = stats_of(&world);
+		assert_int_equal(stats.cached_bytes, stats.nr_blocks * 4096);
+		print_message("# %.1f bytes a block, %llu blocks\n", (double)stats.index_bytes / stats.nr_blocks,
+			      (unsigned long long)stats.nr_blocks);
+		assert_true(stats.index_bytes <= 128 * stats.nr_blocks);
+		kv_world_close(&world);
+		unlink(path);
+	}
+}
+
+/* The pool is in pieces when the namespace comes: its index gets less than it would like, and blocks leave for others. */
+static void an_index_that_cannot_grow_lets_blocks_go(void **state)
+{
+	struct omnikv_extent extents[1024];
+	struct kv_world world;
+	uint32_t nr = 0;
+
+	(void)state;
+	pool_begin("1M");
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	omnikv_space_close(world.space);
+	omnikv_manager_destroy(world.manager);
+	while (nr < 1024 && omnikv_extent_alloc(world.client, 1, 1, NULL, 0, &extents[nr]) == 0)
+		nr++;
+	assert_int_equal(nr, 256);
+	for (uint32_t i = 0; i < nr; i += 2)
+		assert_int_equal(omnikv_extent_free(world.client, &extents[i], 1), 0);
+	assert_int_equal(omnikv_manager_create(world.client, NULL, &world.manager, NULL), 0);
+	assert_int_equal(omnikv_space_open(world.manager, &world.ns, &world.plan, &world.space, NULL), 0);
+	for (uint32_t i = 1; i < nr; i += 2)
+		assert_int_equal(omnikv_extent_free(world.client, &extents[i], 1), 0);
+
+	for (uint32_t i = 0; i < 30; i++) {
+		assert_true(tell(&world, 3 * i, 6 * T, T, true));
+		assert_int_equal(hear(&world, 3 * i, 6 * T, false), 6 * T);
+		kv_world_check(&world);
+	}
+	print_message("# %llu blocks in %llu bytes of index, %llu left\n", (unsigned long long)stats_of(&world).nr_blocks,
+		      (unsigned long long)stats_of(&world).index_bytes, (unsigned long long)stats_of(&world).blocks_evicted);
+	assert_true(stats_of(&world).blocks_evicted > 0 && stats_of(&world).cached_bytes < (512 << 10));
+	kv_world_leave(&world);
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	assert_int_equal(hear(&world, 3 * 29, 6 * T, false), 6 * T);
+	kv_world_close(&world);
+	unlink(path);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_closed_manager_leaves_its_cache),
 		cmocka_unit_test(the_order_of_eviction_is_kept),
 		cmocka_unit_test(a_kill_at_any_store_loses_nothing),
+		cmocka_unit_test(what_is_damaged_is_dropped_and_nothing_is_guessed),
+		cmocka_unit_test(at_most_128_bytes_a_block),
+		cmocka_unit_test(an_index_that_cannot_grow_lets_blocks_go),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
