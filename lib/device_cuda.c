@@ -410,10 +410,14 @@ static void *cuda_stream_native(struct omnikv_stream *base)
 static void cuda_stream_destroy(struct omnikv_stream *base)
 {
 	struct cuda_stream *stream = (struct cuda_stream *)base;
+	struct okv_cuda *cuda = okv_cuda_of(base->dev);
+	void *context;
 
-	if (stream->is_ours && !okv_cuda_enter(base->dev)) {
-		okv_cuda_of(base->dev)->drv.cuStreamDestroy(stream->stream);
-		okv_cuda_leave(base->dev);
+	if (stream->is_ours) {
+		/* Also of a lost context. */
+		cuda->drv.cuCtxPushCurrent(cuda->context);
+		cuda->drv.cuStreamDestroy(stream->stream);
+		cuda->drv.cuCtxPopCurrent(&context);
 	}
 	free(stream);
 }

@@ -156,7 +156,7 @@ static void part_moved(struct cuda_part *part)
 	struct okv_op *op = part->op;
 	uint32_t i, k = 0, crc;
 
-	/* Nobody waits for the bytes of what was withdrawn, and its memory may have other plans. */
+	/* Nobody waits for the bytes of what was withdrawn. */
 	if (op->state == OKV_OP_POSTED)
 		return;
 	if (part->nr_outs)

@@ -20,10 +20,10 @@
 /* What a path is measured with. */
 static const uint32_t sizes[OKV_PATH_SIZES] = { 512, 4096, 16384, 65536, 262144, 1048576 };
 static const uint32_t counts[OKV_PATH_COUNTS] = { 16, 256, 4096 };
-#define MEASURE_BYTES	(UINT64_C(16) << 20)
+#define MEASURE_BYTES	(UINT64_C(8) << 20)
 #define MEASURE_ROUNDS	3
-/* A path that is slower than this a run is not tried with more of them. */
-#define HOPELESS_NS	1e6f
+/* Dearer than this a run is not told apart. */
+#define COST_MAX_NS	1e6f
 
 /* ---- lists -------------------------------------------------------------------------------- */
 
@@ -359,20 +359,29 @@ static float bench_median(struct bench *b, enum okv_cuda_path path, enum okv_cud
 }
 
 /* Fewer runs where that many would not fit: the cost of one is what counts. */
+static uint32_t cell_runs(int size, int count)
+{
+	uint64_t nr = MEASURE_BYTES / sizes[size];
+
+	return nr < counts[count] ? (uint32_t)nr : counts[count];
+}
+
 static void bench_cell(struct bench *b, enum okv_cuda_direction dir, int size, int count)
 {
 	float *ns = b->cuda->costs.ns[dir][size][count];
-	uint32_t nr = counts[count];
+	uint32_t nr = cell_runs(size, count);
 	int path;
 
-	if ((uint64_t)nr * sizes[size] > MEASURE_BYTES)
-		nr = (uint32_t)(MEASURE_BYTES / sizes[size]);
+	if (count && cell_runs(size, count - 1) == nr) {
+		memcpy(ns, b->cuda->costs.ns[dir][size][count - 1], OKV_NR_PATHS * sizeof(*ns));
+		return;
+	}
 	bench_fill(b, dir, sizes[size], nr);
 	for (path = 0; path < OKV_NR_PATHS; path++) {
 		if (path_is_there(b->cuda, (enum okv_cuda_path)path))
 			ns[path] = bench_median(b, (enum okv_cuda_path)path, dir) / (float)nr;
-		if (ns[path] > HOPELESS_NS)
-			ns[path] = HOPELESS_NS;
+		if (ns[path] > COST_MAX_NS)
+			ns[path] = COST_MAX_NS;
 	}
 }
 

@@ -750,6 +750,11 @@ static void kernel_run(struct item *item, struct context *c)
 			runs[i].dst = (uintptr_t)as_device(list[i].dst, list[i].bytes);
 			if (!runs[i].src || !runs[i].dst)
 				list = NULL;
+			/* The definition goes byte by byte: what is long would take long. */
+			else if (runs[i].bytes > 4096) {
+				memcpy((void *)(uintptr_t)runs[i].dst, (void *)(uintptr_t)runs[i].src, runs[i].bytes);
+				runs[i].bytes = 0;
+			}
 		}
 		if (!list)
 			c->fault = OKV_CUDA_ERROR_ILLEGAL_ADDRESS;
