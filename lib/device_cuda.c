@@ -318,9 +318,9 @@ static void cuda_event_destroy(struct omnikv_event *base)
 	struct omnikv_device *dev = base->dev;
 
 	pthread_mutex_lock(&dev->lock);
-	word_abandon_locked(dev, event->word);
 	if (event->spare)
 		okv_cuda_word_put_locked(dev, event->spare);
+	word_abandon_locked(dev, event->word);
 	pthread_mutex_unlock(&dev->lock);
 	free(event);
 }
