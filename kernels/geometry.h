@@ -20,6 +20,9 @@
 #define OKV_SLICE_BYTES		2048u
 #define OKV_SLICES_MAX		65536u
 #define OKV_CRC32C_THREADS	256u
+#define OKV_EVENT_THREADS	32u
+/* Between two looks at a word. */
+#define OKV_POLL_NS		200u
 
 #ifdef __CUDACC__
 #define OKV_HD __host__ __device__

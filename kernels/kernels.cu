@@ -7,3 +7,4 @@
 #include "copy.cu"
 #include "relayout.cu"
 #include "crc32c.cu"
+#include "event.cu"

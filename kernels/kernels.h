@@ -32,6 +32,8 @@ enum okv_kernel {
 	OKV_KERNEL_SCATTER,
 	OKV_KERNEL_RELAYOUT,
 	OKV_KERNEL_CRC32C,
+	OKV_KERNEL_WAIT,
+	OKV_KERNEL_FIRE,
 	OKV_KERNEL_NR,
 };
 
@@ -242,6 +244,33 @@ struct okv_crc32c_args {
 	uint32_t	reserved;
 };
 
+/* ---- events of captured work ---------------------------------------------------------------- */
+
+/**
+ * struct okv_event_args - wait until a word is reached, or reach it, in each replay of a graph anew
+ * @word:     address of 64 bits, 8-byte aligned
+ * @step:     address of 64 bits: which replay this is
+ * @base:     what the word is compared with, or becomes, is okv_event_value(@base, the replay)
+ * @late:     wait: address of 64 bits that are raised by one where the looks run out; the wait ends then
+ * @nr_polls: wait: looks at the word, about a microsecond each
+ */
+struct okv_event_args {
+	uint64_t	word;
+	uint64_t	step;
+	uint64_t	base;
+	uint64_t	late;
+	uint64_t	nr_polls;
+};
+
+/** Words count lives of their event by two; the value above is a life that ended with an error, and ends waits as well. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline uint64_t okv_event_value(uint64_t base, uint64_t step)
+{
+	return 2 * (base + step);
+}
+
 /* ---- launchers ----------------------------------------------------------------------------- */
 
 /*
@@ -261,6 +290,9 @@ int okv_launch_relayout(const struct okv_kernel_ops *ops, void *ctx, uint32_t ma
 			const struct okv_relayout_args *args);
 int okv_launch_crc32c(const struct okv_kernel_ops *ops, void *ctx, uint32_t max_ctas,
 		      const struct okv_crc32c_args *args);
+/** One CTA each. */
+int okv_launch_wait(const struct okv_kernel_ops *ops, void *ctx, const struct okv_event_args *args);
+int okv_launch_fire(const struct okv_kernel_ops *ops, void *ctx, const struct okv_event_args *args);
 
 #ifdef __cplusplus
 }

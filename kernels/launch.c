@@ -14,6 +14,8 @@ const struct okv_kernel_info okv_kernels[OKV_KERNEL_NR] = {
 	[OKV_KERNEL_SCATTER] = { "okv_kernel_scatter", sizeof(struct okv_gather_args), OKV_COPY_THREADS },
 	[OKV_KERNEL_RELAYOUT] = { "okv_kernel_relayout", sizeof(struct okv_relayout_args), OKV_COPY_THREADS },
 	[OKV_KERNEL_CRC32C] = { "okv_kernel_crc32c", sizeof(struct okv_crc32c_args), OKV_CRC32C_THREADS },
+	[OKV_KERNEL_WAIT] = { "okv_kernel_wait", sizeof(struct okv_event_args), OKV_EVENT_THREADS },
+	[OKV_KERNEL_FIRE] = { "okv_kernel_fire", sizeof(struct okv_event_args), OKV_EVENT_THREADS },
 };
 
 /* As many CTAs as have something to do when each takes @per_cta of @nr_items. */
@@ -115,6 +117,25 @@ int okv_launch_crc32c(const struct okv_kernel_ops *ops, void *ctx, uint32_t max_
 	if (!args->nr)
 		return 0;
 	return ops->launch(ctx, OKV_KERNEL_CRC32C, ctas_for(args->nr, OKV_CRC32C_THREADS / 32, max_ctas), args);
+}
+
+static int event_check(const struct okv_event_args *args)
+{
+	return !args->word || args->word % 8 || !args->step || args->step % 8 ? -EINVAL : 0;
+}
+
+int okv_launch_wait(const struct okv_kernel_ops *ops, void *ctx, const struct okv_event_args *args)
+{
+	if (event_check(args) || !args->late || args->late % 8)
+		return -EINVAL;
+	return ops->launch(ctx, OKV_KERNEL_WAIT, 1, args);
+}
+
+int okv_launch_fire(const struct okv_kernel_ops *ops, void *ctx, const struct okv_event_args *args)
+{
+	if (event_check(args))
+		return -EINVAL;
+	return ops->launch(ctx, OKV_KERNEL_FIRE, 1, args);
 }
 
 int okv_reshard(uint32_t units, uint32_t nr_from, uint32_t from, uint32_t nr_to, uint32_t to,

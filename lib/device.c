@@ -404,6 +404,56 @@ int omnikv_stream_sync(struct omnikv_stream *stream, uint64_t timeout_ns)
 	return stream->dev->ops->stream_sync(stream, timeout_ns);
 }
 
+int omnikv_graph_create(struct omnikv_device *dev, uint64_t timeout_ns, struct omnikv_graph **out)
+{
+	struct omnikv_graph *graph;
+
+	if (dev->ops->graph_create)
+		return dev->ops->graph_create(dev, timeout_ns, out);
+	graph = calloc(1, sizeof(*graph));
+	if (!graph)
+		return -ENOMEM;
+	graph->dev = dev;
+	*out = graph;
+	return 0;
+}
+
+void omnikv_graph_destroy(struct omnikv_graph *graph)
+{
+	if (graph && graph->dev->ops->graph_destroy)
+		graph->dev->ops->graph_destroy(graph);
+	else
+		free(graph);
+}
+
+int omnikv_graph_wait(struct omnikv_graph *graph, struct omnikv_stream *stream, struct omnikv_event *event)
+{
+	if (stream->dev != graph->dev || event->dev != graph->dev)
+		return -EINVAL;
+	return graph->dev->ops->graph_add ? graph->dev->ops->graph_add(graph, stream, event, true) :
+					    omnikv_stream_wait(stream, event);
+}
+
+int omnikv_graph_record(struct omnikv_graph *graph, struct omnikv_stream *stream, struct omnikv_event *event)
+{
+	if (stream->dev != graph->dev || event->dev != graph->dev)
+		return -EINVAL;
+	return graph->dev->ops->graph_add ? graph->dev->ops->graph_add(graph, stream, event, false) :
+					    omnikv_stream_record(stream, event);
+}
+
+int omnikv_graph_begin(struct omnikv_graph *graph, struct omnikv_stream *stream)
+{
+	if (stream->dev != graph->dev)
+		return -EINVAL;
+	return graph->dev->ops->graph_begin ? graph->dev->ops->graph_begin(graph, stream) : 0;
+}
+
+int omnikv_graph_status(struct omnikv_graph *graph)
+{
+	return graph->dev->ops->graph_status ? graph->dev->ops->graph_status(graph) : 0;
+}
+
 int omnikv_device_poll(struct omnikv_device *dev)
 {
 	return dev->ops->poll(dev);

@@ -25,6 +25,8 @@ struct okv_device_ops {
 	bool has_units;
 	/* The CPU reads and writes HBM at its address. */
 	bool is_cpu_readable;
+	/* A stream is the thread that calls: waiting blocks it. */
+	bool has_caller_streams;
 	/* @unit: what stood behind the colon, or NULL. config.hbm_bytes 0: take what there is, or leave it. */
 	int (*open)(struct omnikv_device *dev, const char *unit, struct omnikv_error *err);
 	void (*close)(struct omnikv_device *dev);
@@ -62,6 +64,13 @@ struct okv_device_ops {
 	/* Streams and graphs of the device's own driver; NULL: -EOPNOTSUPP. */
 	int (*stream_attach)(struct omnikv_device *dev, void *native, struct omnikv_stream **stream);
 	void *(*stream_native)(struct omnikv_stream *stream);
+
+	/* Captured work; all NULL: there is no capture, and a graph's waits and records are the stream's own. */
+	int (*graph_create)(struct omnikv_device *dev, uint64_t timeout_ns, struct omnikv_graph **graph);
+	void (*graph_destroy)(struct omnikv_graph *graph);
+	int (*graph_add)(struct omnikv_graph *graph, struct omnikv_stream *stream, struct omnikv_event *event, bool is_wait);
+	int (*graph_begin)(struct omnikv_graph *graph, struct omnikv_stream *stream);
+	int (*graph_status)(struct omnikv_graph *graph);
 
 	int (*poll)(struct omnikv_device *dev);
 	int (*advance)(struct omnikv_device *dev, uint64_t clock_ns);
@@ -122,6 +131,10 @@ struct omnikv_event {
 };
 
 struct omnikv_stream {
+	struct omnikv_device	*dev;
+};
+
+struct omnikv_graph {
 	struct omnikv_device	*dev;
 };
 

@@ -328,13 +328,14 @@ static void cuda_event_destroy(struct omnikv_event *base)
 /*
  * dev->lock is held. A copy that outlived its deadline may still write the word, with a value of this generation:
  * then the spare takes its place, and the word is handed on when that copy is over. One event has one such copy at a
- * time: its next spare is taken where the next transfer that signals it is begun.
+ * time: its next spare is taken where the next transfer that signals it is begun. Graphs have the word's address: who
+ * captures an event resets it only when the transfers that signal it are over.
  */
 static void cuda_event_reset(struct omnikv_event *base)
 {
 	struct okv_cuda_event *event = (struct okv_cuda_event *)base;
 
-	if (event->word->nr_writers && event->spare) {
+	if (event->word->nr_writers && event->spare && !event->nr_graphs) {
 		event->word->is_orphan = true;
 		event->word = event->spare;
 		event->spare = NULL;
@@ -549,6 +550,11 @@ const struct okv_device_ops okv_device_cuda = {
 	.event_destroy = cuda_event_destroy,
 	.event_reset = cuda_event_reset,
 	.event_look = cuda_event_look,
+	.graph_create = okv_cuda_graph_create,
+	.graph_destroy = okv_cuda_graph_destroy,
+	.graph_add = okv_cuda_graph_add,
+	.graph_begin = okv_cuda_graph_begin,
+	.graph_status = okv_cuda_graph_status,
 	.hbm_alloc = okv_cuda_hbm_alloc,
 	.hbm_check = okv_cuda_hbm_check,
 	.hbm_dmabuf = okv_cuda_hbm_dmabuf,

@@ -67,6 +67,7 @@ struct okv_cuda_event {
 	struct omnikv_event	base;
 	struct okv_cuda_word	*word;
 	struct okv_cuda_word	*spare;		/* takes over where a reset finds the word with writers */
+	uint32_t		nr_graphs;	/* under dev->lock: captured in so many, so the word stays */
 };
 
 /* ---- pools -------------------------------------------------------------------------------- */
@@ -230,6 +231,8 @@ void okv_cuda_kernels_load(struct omnikv_device *dev);
 void okv_cuda_kernels_unload(struct omnikv_device *dev);
 /** Sums of @nr spans; @spans and @crc: mapped host memory as the device sees it. Driver's error, or 0. */
 int okv_cuda_crc32c(struct okv_cuda *cuda, void *stream, uint64_t spans, uint64_t crc, uint32_t nr);
+/** The kernel that waits, or fires; driver's error, or 0. */
+int okv_cuda_event_kernel(struct okv_cuda *cuda, void *stream, bool is_wait, const struct okv_event_args *args);
 
 /* ---- device_cuda_table.c: the table of costs as text. Pure. ------------------------------- */
 
@@ -240,6 +243,14 @@ int okv_cuda_costs_parse(struct okv_cuda_costs *costs, const char *key, const ch
 /** Read or write the file of @key; hostile until checked. Files of others, or that others may write, are not read. */
 int okv_cuda_costs_load(struct okv_cuda_costs *costs, const char *key, const char *name);
 int okv_cuda_costs_save(const struct okv_cuda_costs *costs, const char *key, const char *name);
+
+/* ---- device_cuda_graph.c: as the operations of struct okv_device_ops that have these names --- */
+
+int okv_cuda_graph_create(struct omnikv_device *dev, uint64_t timeout_ns, struct omnikv_graph **graph);
+void okv_cuda_graph_destroy(struct omnikv_graph *graph);
+int okv_cuda_graph_add(struct omnikv_graph *graph, struct omnikv_stream *stream, struct omnikv_event *event, bool is_wait);
+int okv_cuda_graph_begin(struct omnikv_graph *graph, struct omnikv_stream *stream);
+int okv_cuda_graph_status(struct omnikv_graph *graph);
 
 /* ---- device_cuda_copy.c ------------------------------------------------------------------- */
 

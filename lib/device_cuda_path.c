@@ -154,6 +154,14 @@ int okv_cuda_crc32c(struct okv_cuda *cuda, void *stream, uint64_t spans, uint64_
 	return 0;
 }
 
+int okv_cuda_event_kernel(struct okv_cuda *cuda, void *stream, bool is_wait, const struct okv_event_args *args)
+{
+	struct launch l = { cuda, stream, 0 };
+	int ret = is_wait ? okv_launch_wait(&kernel_ops, &l, args) : okv_launch_fire(&kernel_ops, &l, args);
+
+	return ret && !l.error ? OKV_CUDA_ERROR_INVALID_VALUE : l.error;
+}
+
 /* ---- handing over ------------------------------------------------------------------------- */
 
 static int submit_engine(struct okv_cuda *cuda, enum okv_cuda_direction dir, void *stream, const struct okv_cuda_list *list)

@@ -294,6 +294,7 @@ static bool host_op_recall(struct okv_op *op)
 const struct okv_device_ops okv_device_host = {
 	.name = "host",
 	.is_cpu_readable = true,
+	.has_caller_streams = true,
 	.open = host_open,
 	.close = host_close,
 	.clock = host_clock,

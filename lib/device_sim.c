@@ -739,6 +739,11 @@ static bool step(struct omnikv_device *dev, uint64_t limit_ns, bool is_waiting)
 	uint64_t deadline;
 	struct sim_event event;
 
+	/* An event was fired from outside. */
+	if (sim->is_dirty) {
+		settle(dev);
+		return true;
+	}
 	if (engines_run(dev)) {
 		settle(dev);
 		return true;

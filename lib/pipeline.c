@@ -220,6 +220,11 @@ static bool layout_has_alias(const struct omnikv_layout *layout)
 	return false;
 }
 
+bool okv_pipe_has_alias(const struct omnikv_pipe *pipe)
+{
+	return layout_has_alias(&pipe->plan->layout);
+}
+
 static int stages_grow(struct omnikv_pipe *pipe, size_t need);
 
 int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, struct omnikv_hbm *hbm,
@@ -634,7 +639,9 @@ int okv_pipe_submit(struct omnikv_step *step, struct okv_pipe_op *op, struct omn
 	sqe = omnikv_get_sqe(pipe->ring);
 	if (!sqe)
 		return -EAGAIN;
-	if (op->kind == OKV_PIPE_LOAD)
+	if (op->nr_pieces == 0)
+		omnikv_prep_nop(sqe);
+	else if (op->kind == OKV_PIPE_LOAD)
 		omnikv_prep_load(sqe, pipe->hbm, op->pieces, op->nr_pieces);
 	else if (op->kind == OKV_PIPE_STORE)
 		omnikv_prep_store(sqe, pipe->hbm, op->pieces, op->nr_pieces);
@@ -720,7 +727,8 @@ static int load_submit(struct omnikv_step *step, uint32_t s)
 	if (ret)
 		return ret;
 	stage->ready = wait;
-	if (stage->load.nr_pieces == 0)
+	/* In a graph the kernel's wait is always for the load: a no-op where there is none. */
+	if (stage->load.nr_pieces == 0 && !step->is_graph)
 		return 0;
 	ret = okv_pipe_submit(step, &stage->load, wait, stage->loaded);
 	if (!ret)
@@ -971,8 +979,11 @@ int omnikv_step_begin(struct omnikv_pipe *pipe, const struct omnikv_step_seq *se
 	step->next_release = 0;
 	step->nr_pending = 0;
 	step->error = 0;
+	step->is_graph = flags & OMNIKV_STEP_F_GRAPH;
 	pipe->report.text[0] = '\0';
 	ret = tiles_make(step, flags);
+	if (!ret && step->is_graph)
+		ret = okv_pipe_graph_check(step);
 	if (!ret)
 		ret = step_reserve(step);
 	if (ret)
@@ -982,8 +993,12 @@ int omnikv_step_begin(struct omnikv_pipe *pipe, const struct omnikv_step_seq *se
 	stages_reset(step);
 	step->is_open = true;
 	ret = load_ahead(step);
+	if (!ret && step->is_graph)
+		ret = okv_pipe_graph_queue(step);
 	if (ret) {
 		/* Nothing has been computed: what was queued is harmless, but must end first. */
+		if (step->is_graph)
+			okv_pipe_graph_cancel(step);
 		if (!okv_pipe_reap(step))
 			step->is_open = false;
 		return ret;
@@ -993,13 +1008,53 @@ int omnikv_step_begin(struct omnikv_pipe *pipe, const struct omnikv_step_seq *se
 	return 0;
 }
 
+void okv_pipe_view_place(const struct omnikv_pipe *pipe, uint32_t layer_nr, uint32_t slot_nr, struct omnikv_view *view)
+{
+	const struct okv_pipe_layer *layer = &pipe->layers[layer_nr];
+	uint8_t *slot = (uint8_t *)omnikv_hbm_ptr(pipe->hbm) + slot_nr * pipe->slot_bytes;
+	uint32_t g, p;
+
+	*view = (struct omnikv_view){
+		.layer = layer_nr, .nr_groups = layer->nr_groups, .nr_tiles = 1, .page_rows = pipe->page_rows,
+	};
+	for (g = 0; g < layer->nr_groups; g++) {
+		const struct okv_pipe_group *lg = &layer->groups[g];
+		struct omnikv_group_view *gv = &view->groups[g];
+
+		gv->group = lg->group;
+		gv->nr_planes = pipe->plan->layout.groups[lg->group].nr_planes;
+		for (p = 0; p < gv->nr_planes; p++) {
+			gv->planes[p].rows = slot + lg->plane_off[p];
+			gv->planes[p].row_bytes = pipe->plan->groups[lg->group].row_bytes[p];
+		}
+	}
+}
+
+void okv_pipe_view_fill(const struct omnikv_step *step, const struct okv_pipe_stage *stage, struct omnikv_view *view)
+{
+	const struct omnikv_pipe *pipe = step->pipe;
+	uint32_t g;
+
+	okv_pipe_view_place(pipe, stage->layer, stage->slot, view);
+	view->nr_seqs = step->nr_seqs;
+	view->tile = stage->tile;
+	view->nr_tiles = step->nr_tiles;
+	view->lanes = step->lanes;
+	for (g = 0; g < view->nr_groups; g++) {
+		struct omnikv_group_view *gv = &view->groups[g];
+		const struct okv_pipe_rows *rows = &pipe->tiles[stage->tile].rows[gv->group];
+
+		gv->cu_kv = rows->cu_kv;
+		gv->nr_rows = rows->nr_rows;
+		gv->new_row = rows->new_row;
+		gv->first = rows->first;
+	}
+}
+
 static int stage_acquire(struct omnikv_step *step, uint32_t s, struct omnikv_stream *stream, struct omnikv_view *view)
 {
 	struct omnikv_pipe *pipe = step->pipe;
 	struct okv_pipe_stage *stage = &pipe->stages[s];
-	const struct okv_pipe_layer *layer = &pipe->layers[stage->layer];
-	uint8_t *slot;
-	uint32_t g, p;
 	int ret = 0;
 
 	if (stage->ready)
@@ -1008,28 +1063,7 @@ static int stage_acquire(struct omnikv_step *step, uint32_t s, struct omnikv_str
 		ret = okv_pipe_debug_before(stage, stream);
 	if (ret)
 		return ret;
-
-	slot = (uint8_t *)omnikv_hbm_ptr(pipe->hbm) + stage->slot * pipe->slot_bytes;
-	*view = (struct omnikv_view){
-		.layer = stage->layer, .nr_seqs = step->nr_seqs, .nr_groups = layer->nr_groups, .tile = stage->tile,
-		.nr_tiles = step->nr_tiles, .page_rows = pipe->page_rows, .lanes = step->lanes,
-	};
-	for (g = 0; g < layer->nr_groups; g++) {
-		const struct okv_pipe_group *lg = &layer->groups[g];
-		const struct okv_pipe_rows *rows = &pipe->tiles[stage->tile].rows[lg->group];
-		struct omnikv_group_view *gv = &view->groups[g];
-
-		gv->group = lg->group;
-		gv->nr_planes = pipe->plan->layout.groups[lg->group].nr_planes;
-		gv->cu_kv = rows->cu_kv;
-		gv->nr_rows = rows->nr_rows;
-		gv->new_row = rows->new_row;
-		gv->first = rows->first;
-		for (p = 0; p < gv->nr_planes; p++) {
-			gv->planes[p].rows = slot + lg->plane_off[p];
-			gv->planes[p].row_bytes = pipe->plan->groups[lg->group].row_bytes[p];
-		}
-	}
+	okv_pipe_view_fill(step, stage, view);
 	step->next_acquire++;
 	return 0;
 }
@@ -1037,7 +1071,7 @@ static int stage_acquire(struct omnikv_step *step, uint32_t s, struct omnikv_str
 int omnikv_layer_acquire(struct omnikv_step *step, uint32_t layer_nr, struct omnikv_stream *stream,
 			 struct omnikv_view *view)
 {
-	if (!step->is_open || step->next_acquire >= step->next_load || step->next_acquire % step->nr_tiles ||
+	if (!step->is_open || step->is_graph || step->next_acquire >= step->next_load || step->next_acquire % step->nr_tiles ||
 	    layer_nr != step->next_acquire / step->nr_tiles)
 		return step->error ? step->error : -EINVAL;
 	return stage_acquire(step, step->next_acquire, stream, view);
@@ -1065,14 +1099,15 @@ static int stage_freed(struct okv_pipe_stage *stage)
 	return ret;
 }
 
-static int stage_release(struct omnikv_step *step, struct omnikv_stream *stream)
+int okv_pipe_stage_release(struct omnikv_step *step, struct omnikv_stream *stream)
 {
 	struct okv_pipe_stage *stage = &step->pipe->stages[step->next_release];
 	int ret = 0;
 
 	if (step->pipe->is_debug)
 		ret = okv_pipe_debug_after(stage, stream);
-	if (!ret)
+	/* In a graph the replay does it. */
+	if (!ret && stream)
 		ret = omnikv_stream_record(stream, stage->computed);
 	if (!ret)
 		ret = op_build(stage, &stage->store, OKV_PIPE_STORE);
@@ -1107,7 +1142,7 @@ int omnikv_view_next_tile(struct omnikv_step *step, struct omnikv_stream *stream
 		return step->error ? step->error : -EINVAL;
 	if (step->next_acquire % step->nr_tiles == 0)
 		return 0;
-	ret = stage_release(step, stream);
+	ret = okv_pipe_stage_release(step, stream);
 	if (!ret)
 		ret = stage_acquire(step, step->next_acquire, stream, view);
 	return ret ? ret : 1;
@@ -1119,10 +1154,10 @@ int omnikv_layer_release(struct omnikv_step *step, uint32_t layer_nr, struct omn
 	if (step->is_open && step->error)
 		return step->error;
 	/* The last tile is under way. */
-	if (!step->is_open || step->next_release >= step->next_acquire || step->next_acquire % step->nr_tiles ||
-	    layer_nr != step->next_release / step->nr_tiles)
+	if (!step->is_open || step->is_graph || step->next_release >= step->next_acquire ||
+	    step->next_acquire % step->nr_tiles || layer_nr != step->next_release / step->nr_tiles)
 		return -EINVAL;
-	return stage_release(step, stream);
+	return okv_pipe_stage_release(step, stream);
 }
 
 /* Has anything been stored, or been on its way? */

@@ -106,6 +106,7 @@ struct omnikv_step {
 	uint32_t		next_release;
 	uint32_t		nr_pending;
 	bool			is_open;
+	bool			is_graph;	/* OMNIKV_STEP_F_GRAPH */
 	int			error;		/* submission failed in the middle */
 	uint32_t		error_layer;
 };
@@ -203,5 +204,22 @@ void okv_pipe_debug_fill(struct omnikv_pipe *pipe);
 int okv_pipe_debug_before(struct okv_pipe_stage *stage, struct omnikv_stream *stream);
 int okv_pipe_debug_after(struct okv_pipe_stage *stage, struct omnikv_stream *stream);
 int okv_pipe_debug_poison(struct okv_pipe_stage *stage);
+
+/** The addresses of a layer in a slot; what is there is not known. */
+void okv_pipe_view_place(const struct omnikv_pipe *pipe, uint32_t layer, uint32_t slot, struct omnikv_view *view);
+void okv_pipe_view_fill(const struct omnikv_step *step, const struct okv_pipe_stage *stage, struct omnikv_view *view);
+/** Some layer reads another layer's KV. */
+bool okv_pipe_has_alias(const struct omnikv_pipe *pipe);
+/** Queue what follows the kernel of the next stage; @stream NULL: its end is recorded by a graph. */
+int okv_pipe_stage_release(struct omnikv_step *step, struct omnikv_stream *stream);
+
+/* ---- pipeline_graph.c --------------------------------------------------------------------- */
+
+/** Can the step be one of a graph? */
+int okv_pipe_graph_check(const struct omnikv_step *step);
+/** Queue all transfers of the step. */
+int okv_pipe_graph_queue(struct omnikv_step *step);
+/** No replay will end the step's kernels. */
+void okv_pipe_graph_cancel(struct omnikv_step *step);
 
 #endif /* OKV_PIPELINE_H */

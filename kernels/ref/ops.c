@@ -28,6 +28,12 @@ static int ref_launch(void *ctx, enum okv_kernel kernel, uint32_t nr_ctas, const
 	case OKV_KERNEL_CRC32C:
 		okv_ref_crc32c(args);
 		return 0;
+	case OKV_KERNEL_WAIT:
+		okv_ref_wait(args);
+		return 0;
+	case OKV_KERNEL_FIRE:
+		okv_ref_fire(args);
+		return 0;
 	default:
 		return -EINVAL;
 	}

@@ -16,6 +16,8 @@ void okv_kernel_gather(struct okv_gather_args args);
 void okv_kernel_scatter(struct okv_gather_args args);
 void okv_kernel_relayout(struct okv_relayout_args args);
 void okv_kernel_crc32c(struct okv_crc32c_args args);
+void okv_kernel_wait(struct okv_event_args args);
+void okv_kernel_fire(struct okv_event_args args);
 
 static void copy(const void *args)
 {
@@ -42,12 +44,24 @@ static void crc32c(const void *args)
 	okv_kernel_crc32c(*(const struct okv_crc32c_args *)args);
 }
 
+static void wait(const void *args)
+{
+	okv_kernel_wait(*(const struct okv_event_args *)args);
+}
+
+static void fire(const void *args)
+{
+	okv_kernel_fire(*(const struct okv_event_args *)args);
+}
+
 static void (*const entries[OKV_KERNEL_NR])(const void *args) = {
 	[OKV_KERNEL_COPY] = copy,
 	[OKV_KERNEL_GATHER] = gather,
 	[OKV_KERNEL_SCATTER] = scatter,
 	[OKV_KERNEL_RELAYOUT] = relayout,
 	[OKV_KERNEL_CRC32C] = crc32c,
+	[OKV_KERNEL_WAIT] = wait,
+	[OKV_KERNEL_FIRE] = fire,
 };
 
 static int shim_launch(void *ctx, enum okv_kernel kernel, uint32_t nr_ctas, const void *args)

@@ -76,6 +76,19 @@ long fixture_cuda_get(const char *key)
 	return value;
 }
 
+void *fixture_cuda_function(const char *name, int version)
+{
+	int (*get)(const char *, void **, int, uint64_t, int *) =
+		(int (*)(const char *, void **, int, uint64_t, int *))dlsym(fake_driver(), "cuGetProcAddress_v2");
+	void *fn;
+	int status;
+
+	assert_non_null(get);
+	assert_int_equal(get(name, &fn, version, 0, &status), 0);
+	assert_non_null(fn);
+	return fn;
+}
+
 void fixture_device(const char *device)
 {
 	if (!strncmp(device, "cuda", 4))

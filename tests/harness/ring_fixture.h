@@ -44,6 +44,8 @@ void fixture_device(const char *device);
 /** As fake_cuda_set() and fake_cuda_get() of tests/harness/cuda/fake_driver.h; fails the test on an unknown key. */
 void fixture_cuda_set(const char *key, long value);
 long fixture_cuda_get(const char *key);
+/** A function of that driver, as an engine finds it. */
+void *fixture_cuda_function(const char *name, int version);
 
 /** @pool_spec, @device_config and @ring_config may be NULL. */
 void fixture_open(struct ring_fixture *f, const char *device, const char *pool_spec,

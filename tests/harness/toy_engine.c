@@ -6,6 +6,7 @@
  */
 #include "toy_engine.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -41,7 +42,7 @@ void toy_engine_open(struct toy_engine *e, const struct toy_config *config)
 	struct omnikv_namespace ns = { .size = sizeof(ns), .tenant = "toy", .weights = "toy", .layout = config->layout };
 	struct omnikv_pipe_config pic = { .size = sizeof(pic), .nr_slots = config->nr_slots,
 					  .slot_tokens = config->slot_tokens, .verify = config->verify,
-					  .draft_tokens = config->draft_tokens };
+					  .draft_tokens = config->draft_tokens, .deadline_ns = config->deadline_ns };
 	struct omnikv_ring_config rc = { .size = sizeof(rc), .entries = 256, .cq_entries = 1024 };
 	struct omnikv_pool_info info = { .size = sizeof(info) };
 	struct omnikv_error err = { "" };
@@ -134,7 +135,7 @@ int64_t toy_seq_commit(struct toy_engine *e, struct toy_seq *seq, bool with_tail
 }
 
 /* What one layer's "kernel" needs when its stream gets there. */
-struct kernel {
+struct toy_kernel {
 	struct toy_engine	*engine;
 	struct toy_seq		*seqs;
 	struct omnikv_view	view;
@@ -162,7 +163,7 @@ static void kernel_rows(struct toy_seq *seq, const struct omnikv_group_view *gv,
 
 static void kernel_run(void *arg)
 {
-	struct kernel *k = arg;
+	struct toy_kernel *k = arg;
 	uint32_t g, i, p;
 	uint64_t r;
 
@@ -206,7 +207,7 @@ int toy_step_hooked(struct toy_engine *e, struct toy_seq *seqs, uint32_t nr_seqs
 		    void (*at_layer)(void *arg, struct omnikv_step *step, uint32_t layer), void *arg)
 {
 	struct omnikv_step_seq *ss = calloc(nr_seqs, sizeof(*ss));
-	struct kernel *kernels = calloc(e->config.layout->nr_layers, sizeof(*kernels));
+	struct toy_kernel *kernels = calloc(e->config.layout->nr_layers, sizeof(*kernels));
 	struct omnikv_step *step;
 	uint32_t l, i;
 	int ret, end;
@@ -242,4 +243,120 @@ int toy_step_hooked(struct toy_engine *e, struct toy_seq *seqs, uint32_t nr_seqs
 int toy_step(struct toy_engine *e, struct toy_seq *seqs, uint32_t nr_seqs, struct omnikv_step_error *error)
 {
 	return toy_step_hooked(e, seqs, nr_seqs, error, NULL, NULL);
+}
+
+/* ---- graphs ------------------------------------------------------------------------------- */
+
+static bool is_cuda(const struct toy_engine *e)
+{
+	return !strncmp(e->config.device, "cuda", 4);
+}
+
+/* What a replay does, in order; in a capture these become its nodes. */
+static void graph_issue(struct toy_engine *e, struct toy_graph *g)
+{
+	struct omnikv_view view;
+	uint32_t l, k, p;
+
+	for (l = 0; l < e->config.layout->nr_layers; l++) {
+		assert_int_equal(omnikv_layer_capture(e->pipe, l, g->graph, e->stream, &view), 0);
+		/* A graph's addresses are those of every step. */
+		for (k = 0; g->kernels[l].view.nr_groups && k < view.nr_groups; k++) {
+			for (p = 0; p < view.groups[k].nr_planes; p++)
+				assert_ptr_equal(view.groups[k].planes[p].rows, g->kernels[l].view.groups[k].planes[p].rows);
+		}
+		assert_int_equal(omnikv_stream_launch(e->stream, e->config.layer_ns, kernel_run, &g->kernels[l]), 0);
+		assert_int_equal(omnikv_layer_captured(e->pipe, l, g->graph, e->stream), 0);
+	}
+}
+
+/* As an engine's framework does it, by the driver. */
+static void graph_capture(struct toy_engine *e, struct toy_graph *g)
+{
+	int (*retain)(void **, int) = (int (*)(void **, int))fixture_cuda_function("cuDevicePrimaryCtxRetain", 7000);
+	int (*push)(void *) = (int (*)(void *))fixture_cuda_function("cuCtxPushCurrent", 4000);
+	int (*begin)(void *, int) = (int (*)(void *, int))fixture_cuda_function("cuStreamBeginCapture", 10010);
+	int (*end)(void *, void **) = (int (*)(void *, void **))fixture_cuda_function("cuStreamEndCapture", 10000);
+	int (*make)(void **, void *, unsigned long long) =
+		(int (*)(void **, void *, unsigned long long))fixture_cuda_function("cuGraphInstantiateWithFlags", 11040);
+	int (*destroy)(void *) = (int (*)(void *))fixture_cuda_function("cuGraphDestroy", 10000);
+	void *stream = omnikv_stream_native(e->stream), *context, *graph;
+
+	assert_int_equal(retain(&context, 0), 0);
+	assert_int_equal(push(context), 0);
+	assert_int_equal(begin(stream, 1), 0);
+	graph_issue(e, g);
+	assert_int_equal(end(stream, &graph), 0);
+	assert_int_equal(make(&g->exec, graph, 0), 0);
+	assert_int_equal(destroy(graph), 0);
+}
+
+void toy_graph_open(struct toy_engine *e, struct toy_graph *g)
+{
+	uint32_t l;
+
+	memset(g, 0, sizeof(*g));
+	g->kernels = calloc(e->config.layout->nr_layers, sizeof(*g->kernels));
+	assert_non_null(g->kernels);
+	for (l = 0; l < e->config.layout->nr_layers; l++)
+		g->kernels[l].engine = e;
+	assert_int_equal(omnikv_graph_create(e->dev, UINT64_C(5000000000), &g->graph), 0);
+	if (is_cuda(e))
+		graph_capture(e, g);
+}
+
+void toy_graph_close(struct toy_engine *e, struct toy_graph *g)
+{
+	if (is_cuda(e)) {
+		int (*destroy)(void *) = (int (*)(void *))fixture_cuda_function("cuGraphExecDestroy", 10000);
+		int (*pop)(void **) = (int (*)(void **))fixture_cuda_function("cuCtxPopCurrent", 4000);
+		int (*release)(int) = (int (*)(int))fixture_cuda_function("cuDevicePrimaryCtxRelease", 11000);
+		void *context;
+
+		assert_int_equal(destroy(g->exec), 0);
+		assert_int_equal(pop(&context), 0);
+		assert_int_equal(release(0), 0);
+	}
+	omnikv_graph_destroy(g->graph);
+	free(g->kernels);
+}
+
+int toy_graph_step(struct toy_engine *e, struct toy_graph *g, struct toy_seq *seqs, uint32_t nr_seqs,
+		   bool (*at_launch)(void *arg, struct omnikv_step *step), void *arg, bool *late)
+{
+	struct omnikv_step_seq *ss = calloc(nr_seqs, sizeof(*ss));
+	struct omnikv_step *step;
+	uint32_t l, i;
+	int ret;
+
+	assert_non_null(ss);
+	for (i = 0; i < nr_seqs; i++)
+		ss[i] = (struct omnikv_step_seq){ .seq = seqs[i].seq, .hist_tokens = seqs[i].hist_tokens,
+						  .new_tokens = seqs[i].new_tokens, .lane = seqs[i].lane };
+	ret = omnikv_step_begin(e->pipe, ss, nr_seqs, OMNIKV_STEP_F_GRAPH, &step);
+	free(ss);
+	*late = false;
+	if (ret)
+		return ret;
+	for (l = 0; l < e->config.layout->nr_layers; l++) {
+		g->kernels[l].seqs = seqs;
+		assert_int_equal(omnikv_step_view(step, l, &g->kernels[l].view), 0);
+	}
+	if (at_launch && !at_launch(arg, step)) {
+		assert_int_equal(omnikv_step_cancel(step), 0);
+		return omnikv_step_end(step, NULL);
+	}
+	assert_int_equal(omnikv_graph_begin(g->graph, e->stream), 0);
+	if (is_cuda(e)) {
+		int (*launch)(void *, void *) = (int (*)(void *, void *))fixture_cuda_function("cuGraphLaunch", 10000);
+
+		assert_int_equal(launch(g->exec, omnikv_stream_native(e->stream)), 0);
+		/* A second launch in the same life would show what this one was given. */
+		assert_int_equal(omnikv_graph_begin(g->graph, e->stream), -EINVAL);
+	} else {
+		graph_issue(e, g);
+	}
+	ret = omnikv_step_end(step, NULL);
+	*late = omnikv_graph_status(g->graph);
+	return ret;
 }

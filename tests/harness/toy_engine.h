@@ -22,6 +22,7 @@ struct toy_config {
 	uint64_t			layer_ns;	/* duration of a layer's kernel */
 	bool				verify;
 	uint32_t			draft_tokens;
+	uint64_t			deadline_ns;	/* of the pipe */
 };
 
 struct toy_engine {
@@ -64,5 +65,21 @@ int toy_step(struct toy_engine *engine, struct toy_seq *seqs, uint32_t nr_seqs, 
 /** As toy_step(), calling @at_layer(@arg, step, layer) after each release. */
 int toy_step_hooked(struct toy_engine *engine, struct toy_seq *seqs, uint32_t nr_seqs, struct omnikv_step_error *error,
 		    void (*at_layer)(void *arg, struct omnikv_step *step, uint32_t layer), void *arg);
+
+/** The kernels of all layers, captured once: on "cuda" a graph of the driver, elsewhere their launches one by one. */
+struct toy_graph {
+	struct omnikv_graph	*graph;
+	struct toy_kernel	*kernels;
+	void			*exec;		/* of the driver */
+};
+
+void toy_graph_open(struct toy_engine *engine, struct toy_graph *graph);
+void toy_graph_close(struct toy_engine *engine, struct toy_graph *graph);
+/**
+ * One step by a replay. @at_launch(@arg, step) comes after the step's begin: what it returns says whether the graph is
+ * launched (the step is cancelled else); may be NULL. *@late: whether a captured wait gave up.
+ */
+int toy_graph_step(struct toy_engine *engine, struct toy_graph *graph, struct toy_seq *seqs, uint32_t nr_seqs,
+		   bool (*at_launch)(void *arg, struct omnikv_step *step), void *arg, bool *late);
 
 #endif /* TOY_ENGINE_H */

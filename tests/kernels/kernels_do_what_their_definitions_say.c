@@ -3,6 +3,7 @@
  * Each kernel's device code, run on the CPU, leaves every byte as its definition in plain C does: random shapes and
  * alignments, entries of 0, 1, 2^k - 1, 2^k and 2^k + 1 bytes, hints that are wrong, threads in any order.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -353,6 +354,41 @@ static void the_definition_is_crc32c(void **state)
 	}
 }
 
+/* Both, by definition and by device code: at the value, before it, beyond it, and where the numbers wrap. */
+static void events_wait_and_fire_as_their_definitions_do(void **state)
+{
+	const struct okv_kernel_ops *const ways[] = { &okv_kernels_ref, okv_kernels_shim };
+	uint64_t seed = 5, base, step, word, late;
+	uint32_t i, k;
+
+	(void)state;
+	for (k = 0; k < 2; k++) {
+		for (i = 0; i < 200; i++) {
+			struct okv_event_args args = {
+				.word = address_of(&word), .step = address_of(&step), .late = address_of(&late), .nr_polls = 3,
+			};
+
+			base = args.base = case_random(&seed) >> case_below(&seed, 64);
+			step = case_random(&seed) >> case_below(&seed, 64);
+			late = 7;
+			word = 0;
+			assert_int_equal(okv_launch_fire(ways[k], NULL, &args), 0);
+			assert_true(word == 2 * (base + step));
+			assert_int_equal(okv_launch_wait(ways[k], NULL, &args), 0);
+			word++;
+			assert_int_equal(okv_launch_wait(ways[k], NULL, &args), 0);
+			assert_int_equal(late, 7);
+			word -= 2;
+			assert_int_equal(okv_launch_wait(ways[k], NULL, &args), 0);
+			assert_int_equal(late, 8);
+			assert_true(word == 2 * (base + step) - 1);
+			args.word++;
+			assert_int_equal(okv_launch_wait(ways[k], NULL, &args), -EINVAL);
+			assert_int_equal(okv_launch_fire(ways[k], NULL, &args), -EINVAL);
+		}
+	}
+}
+
 static int skip_without_shim(void **state)
 {
 	(void)state;
@@ -371,6 +407,7 @@ int main(void)
 		cmocka_unit_test_setup(relayout_moves_what_its_definition_moves, skip_without_shim),
 		cmocka_unit_test_setup(crc32c_sums_as_its_definition_does, skip_without_shim),
 		cmocka_unit_test(the_definition_is_crc32c),
+		cmocka_unit_test_setup(events_wait_and_fire_as_their_definitions_do, skip_without_shim),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

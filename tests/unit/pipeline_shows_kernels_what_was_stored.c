@@ -350,7 +350,7 @@ static void a_step_too_large_is_refused_at_begin(void **state)
 	ss[0].new_tokens = 1;
 	assert_int_equal(omnikv_step_begin(e.pipe, ss, 0, 0, &step), -EINVAL);
 	assert_int_equal(omnikv_step_begin(e.pipe, ss, 65, 0, &step), -ENOSPC);
-	assert_int_equal(omnikv_step_begin(e.pipe, ss, 1, 2, &step), -EINVAL);
+	assert_int_equal(omnikv_step_begin(e.pipe, ss, 1, 4, &step), -EINVAL);
 	ss[0].lane = (enum omnikv_lane)9;
 	assert_int_equal(omnikv_step_begin(e.pipe, ss, 1, 0, &step), -EINVAL);
 	ss[0].lane = OMNIKV_LANE_PREFILL;

@@ -24,6 +24,7 @@ struct omnikv_device;
 struct omnikv_hbm;
 struct omnikv_stream;
 struct omnikv_event;
+struct omnikv_graph;
 
 /** sim: transfers finish late by up to @late_ns and in random order within what dependencies allow. */
 #define OMNIKV_DEVICE_F_SHUFFLE		(1u << 0)
@@ -173,6 +174,33 @@ OMNIKV_API int omnikv_stream_wait(struct omnikv_stream *stream, struct omnikv_ev
 OMNIKV_API int omnikv_stream_record(struct omnikv_stream *stream, struct omnikv_event *event);
 /** Wait for all work given so far. -ETIME after @timeout_ns of real time (sim: when nothing can proceed). */
 OMNIKV_API int omnikv_stream_sync(struct omnikv_stream *stream, uint64_t timeout_ns);
+
+/*
+ * Graphs: an engine captures its work once, by whatever its framework has for that, and launches it for every step.
+ * In a capture these calls stand in the place of omnikv_stream_wait() and omnikv_stream_record(): each replay waits for
+ * and fires the events' lives that are current when it is launched. Where nothing is being captured ("host", "sim", and
+ * an engine that warms up) they are those calls. Transfers are submitted before a launch, never inside a capture.
+ */
+
+/**
+ * omnikv_graph_create() - what one captured graph waits for and fires
+ * @timeout_ns: a captured wait gives up after about this, so that no replay hangs for ever; more than the deadlines of
+ *              the transfers that it waits for, which end it sooner
+ *
+ * Destroyed after the captured graph. Return: 0, or -EOPNOTSUPP (cuda: the kernels are not in this build), -ENOMEM.
+ */
+OMNIKV_API int omnikv_graph_create(struct omnikv_device *dev, uint64_t timeout_ns, struct omnikv_graph **graph);
+OMNIKV_API void omnikv_graph_destroy(struct omnikv_graph *graph);
+/** Events outlive the graph; they are reset only when no transfer is left that signals them. */
+OMNIKV_API int omnikv_graph_wait(struct omnikv_graph *graph, struct omnikv_stream *stream, struct omnikv_event *event);
+OMNIKV_API int omnikv_graph_record(struct omnikv_graph *graph, struct omnikv_stream *stream, struct omnikv_event *event);
+/**
+ * Before each launch, on its stream, after all of the graph's events have been reset: once, or any number of times that
+ * is the same for all (-EINVAL, also where they have not been reset since the last launch).
+ */
+OMNIKV_API int omnikv_graph_begin(struct omnikv_graph *graph, struct omnikv_stream *stream);
+/** After a replay: 0, or -ETIME where a wait gave up, since the last call; what was computed must not be used. */
+OMNIKV_API int omnikv_graph_status(struct omnikv_graph *graph);
 
 /** A new event has not fired. */
 OMNIKV_API int omnikv_event_create(struct omnikv_device *dev, struct omnikv_event **event);

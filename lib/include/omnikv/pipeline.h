@@ -177,7 +177,14 @@ OMNIKV_API int omnikv_view_expect(const struct omnikv_plan *plan, const struct o
  * tokens and of blocks, so a slot must hold that much, and a sequence's new tokens with what is before them since.
  */
 #define OMNIKV_STEP_F_TILES	(1u << 0)
-#define OMNIKV_STEP_F_ALL	0x1u
+/**
+ * The kernels are in a graph that was captured (omnikv_layer_capture()): all transfers of the step are queued at once,
+ * and the caller launches the graph between begin and end. One tile; a ring of at least 3 x nr_layers submission and
+ * 6 x nr_layers completion slots (-ENOSPC); no debug views, and on "host" neither
+ * aliases nor drafts (-EOPNOTSUPP).
+ */
+#define OMNIKV_STEP_F_GRAPH	(1u << 1)
+#define OMNIKV_STEP_F_ALL	0x3u
 
 /**
  * omnikv_step_begin() - queue the first loads of a step
@@ -209,6 +216,23 @@ OMNIKV_API int omnikv_view_next_tile(struct omnikv_step *step, struct omnikv_str
  * had already: end it.
  */
 OMNIKV_API int omnikv_layer_release(struct omnikv_step *step, uint32_t layer, struct omnikv_stream *stream);
+
+/**
+ * omnikv_layer_capture() - the beginning of a layer in a graph
+ * @view: addresses only: planes' rows and row_bytes. What is in them differs from step to step: omnikv_step_view()
+ *
+ * While @stream is captured, before the layer's attention kernel; layers in order, each once. Behind the kernel
+ * omnikv_layer_captured().
+ * The pipe outlives the graph. Return: 0, or -EINVAL (no such layer), or what omnikv_graph_wait() returned.
+ */
+OMNIKV_API int omnikv_layer_capture(struct omnikv_pipe *pipe, uint32_t layer, struct omnikv_graph *graph,
+				    struct omnikv_stream *stream, struct omnikv_view *view);
+OMNIKV_API int omnikv_layer_captured(struct omnikv_pipe *pipe, uint32_t layer, struct omnikv_graph *graph,
+				     struct omnikv_stream *stream);
+/** Of a step with OMNIKV_STEP_F_GRAPH: what the kernels will find, for the device tables that they read. -EINVAL. */
+OMNIKV_API int omnikv_step_view(struct omnikv_step *step, uint32_t layer, struct omnikv_view *view);
+/** A step with OMNIKV_STEP_F_GRAPH that will not be launched: end it after this, which returns -ECANCELED then. -EINVAL. */
+OMNIKV_API int omnikv_step_cancel(struct omnikv_step *step);
 
 /** What a failed step could not do. */
 struct omnikv_step_error {

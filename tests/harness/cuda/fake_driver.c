@@ -798,6 +798,36 @@ static double now_ms(void)
 	return (double)ts.tv_sec * 1e3 + (double)ts.tv_nsec / 1e6;
 }
 
+/* A captured wait or its counterpart; the waiting is done here, and the definition has the last look. */
+static void event_kernel_run(struct stream *s, struct item *item)
+{
+	struct okv_event_args args;
+	_Atomic uint64_t *word, *step;
+	uint64_t polls;
+
+	memcpy(&args, item->args, sizeof(args));
+	pthread_mutex_lock(&lock);
+	args.word = (uintptr_t)as_device(args.word, 8);
+	args.step = (uintptr_t)as_device(args.step, 8);
+	args.late = item->kernel == OKV_KERNEL_WAIT ? (uintptr_t)as_device(args.late, 8) : 8;
+	if (!args.word || !args.step || !args.late)
+		s->context->fault = OKV_CUDA_ERROR_ILLEGAL_ADDRESS;
+	pthread_mutex_unlock(&lock);
+	if (s->context->fault)
+		return;
+	word = (_Atomic uint64_t *)(uintptr_t)args.word;
+	step = (_Atomic uint64_t *)(uintptr_t)args.step;
+	if (item->kernel == OKV_KERNEL_WAIT) {
+		for (polls = 0; polls < args.nr_polls && !s->is_ending && !s->context->fault; polls += 100) {
+			if ((int64_t)(atomic_load(word) - okv_event_value(args.base, atomic_load(step))) >= 0)
+				break;
+			sleep_us(100);
+		}
+		args.nr_polls = 1;
+	}
+	okv_kernels_ref.launch(NULL, (enum okv_kernel)item->kernel, 1, &args);
+}
+
 /* Without the lock. */
 static void item_run(struct stream *s, struct item *item)
 {
@@ -827,7 +857,10 @@ static void item_run(struct stream *s, struct item *item)
 		item->fn(item->arg);
 		break;
 	case ITEM_KERNEL:
-		kernel_run(item, s->context);
+		if (item->kernel == OKV_KERNEL_WAIT || item->kernel == OKV_KERNEL_FIRE)
+			event_kernel_run(s, item);
+		else
+			kernel_run(item, s->context);
 		break;
 	case ITEM_EVENT:
 		((struct event *)item->arg)->ms = now_ms();
