@@ -728,6 +728,16 @@ static uint64_t next_deadline(struct omnikv_device *dev)
 	return deadline;
 }
 
+/* What a disk that did not answer has given back. */
+static bool spills_reap(struct omnikv_device *dev)
+{
+	bool did = false;
+
+	for (struct omnikv_ring *ring = dev->rings; ring; ring = ring->next)
+		did |= okv_ring_spill_reap(ring);
+	return did;
+}
+
 /*
  * The next thing that is due no later than @limit_ns. Deadlines that nothing else reaches make
  * time pass only when @is_waiting: whoever merely polls may be about to give the device the
@@ -744,7 +754,7 @@ static bool step(struct omnikv_device *dev, uint64_t limit_ns, bool is_waiting)
 		settle(dev);
 		return true;
 	}
-	if (engines_run(dev)) {
+	if (spills_reap(dev) || engines_run(dev)) {
 		settle(dev);
 		return true;
 	}
@@ -828,6 +838,7 @@ static void sim_ring_exit(struct omnikv_ring *ring)
 {
 	okv_ring_run(ring);
 	okv_ring_cancel_all(ring);
+	okv_ring_spill_exit(ring);
 	/* Copies under way cannot be recalled; their ends are on their way. */
 	while (ring->q.nr_used && step(ring->dev, UINT64_MAX, true))
 		;

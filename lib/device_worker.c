@@ -121,6 +121,7 @@ static void *thread(void *arg)
 			/* Nothing is submitted any more; what is in flight is withdrawn. */
 			okv_ring_run(ring);
 			okv_ring_cancel_all(ring);
+			okv_ring_spill_exit(ring);
 			if (worker->ops->end)
 				worker->ops->end(ring);
 			okv_ring_show(ring);

@@ -42,7 +42,13 @@ static void bit_set(uint64_t *bits, uint32_t idx)
 
 static bool uses_extents(const struct okv_op *op)
 {
-	return op->sqe.opcode == OMNIKV_OP_LOAD || op->sqe.opcode == OMNIKV_OP_STORE;
+	return okv_op_moves(op->sqe.opcode) && op->sqe.opcode != OMNIKV_OP_COPY;
+}
+
+/* Must these be the client's own, and not published? */
+static bool writes_extents(const struct okv_op *op)
+{
+	return op->sqe.opcode == OMNIKV_OP_STORE || op->sqe.opcode == OMNIKV_OP_FETCH;
 }
 
 /* Neighbouring pieces of one extent share a reference: the end of the run that begins at @first. */
@@ -61,7 +67,7 @@ static int run_check(struct omnikv_ring *ring, const struct okv_op *op, const st
 	struct omnikv_extent_info info = { .size = sizeof(info) };
 	int ret;
 
-	if (op->sqe.opcode != OMNIKV_OP_STORE)
+	if (!writes_extents(op))
 		return 0;
 	/* Referenced, so it can no longer be sealed; freed is seen as -ESTALE. */
 	ret = omnikv_extent_query(ring->client, name, &info);
@@ -199,7 +205,7 @@ void okv_op_piece_moved(struct okv_op *op, uint32_t idx, uint32_t crc)
 		return;
 	op->nr_moved++;
 	op->moved_bytes += bytes;
-	if (op->sqe.crc)
+	if (op->sqe.crc && op->sqe.opcode != OMNIKV_OP_SPILL)
 		op->sqe.crc[idx] = crc;
 }
 
@@ -249,6 +255,25 @@ void okv_op_end(struct okv_op *op)
 	okv_opq_put(&ring->q, op);
 }
 
+void okv_op_post_more(struct okv_op *op, int error)
+{
+	if (op->state != OKV_OP_POSTED)
+		post(op, error, true);
+}
+
+void okv_op_abandon(struct okv_op *op)
+{
+	struct omnikv_ring *ring = op->ring;
+
+	if (op->state != OKV_OP_POSTED)
+		post(op, -ETIME, true);
+	if (op->held && op->held != op->bits_small)
+		free(op->held);
+	op->held = NULL;
+	op->moved = NULL;
+	okv_opq_put(&ring->q, op);
+}
+
 static void withdraw(struct okv_op *op, int error)
 {
 	struct omnikv_ring *ring = op->ring;
@@ -260,7 +285,7 @@ static void withdraw(struct okv_op *op, int error)
 		break;
 	case OKV_OP_QUEUED:
 	case OKV_OP_RUNNING:
-		more = !ring->dev->ops->op_recall(op);
+		more = okv_op_spills(op->sqe.opcode) ? !okv_spill_op_recall(op) : !ring->dev->ops->op_recall(op);
 		break;
 	default:
 		break;
@@ -307,6 +332,11 @@ static void start(struct omnikv_ring *ring, struct okv_op *op)
 	case OMNIKV_OP_COPY:
 		op->state = OKV_OP_QUEUED;
 		ring->dev->ops->op_start(op);
+		break;
+	case OMNIKV_OP_SPILL:
+	case OMNIKV_OP_FETCH:
+		op->state = OKV_OP_QUEUED;
+		okv_spill_op_start(op);
 		break;
 	default:
 		post(op, 0, false);
@@ -424,6 +454,7 @@ bool okv_ring_run(struct omnikv_ring *ring)
 
 	do {
 		did = take_over(ring);
+		did |= okv_ring_spill_reap(ring);
 		did |= expire(ring);
 		did |= start_fired(ring);
 		while ((op = okv_opq_next(&ring->q))) {
@@ -445,6 +476,7 @@ void okv_ring_show(struct omnikv_ring *ring)
 bool okv_ring_has_news(struct omnikv_ring *ring)
 {
 	return atomic_load(&ring->sq.tail) != atomic_load_explicit(&ring->sq.head, memory_order_relaxed) ||
+	       atomic_load(&ring->has_spill_news) ||
 	       (ring->waiting.first != OKV_OP_NONE && atomic_load(&ring->dev->event_seq) != ring->seen_event_seq);
 }
 

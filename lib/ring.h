@@ -14,6 +14,8 @@
 
 #define OKV_RING_BATCH	64
 
+struct okv_ring_spill;
+
 struct omnikv_ring {
 	struct okv_sq		sq;
 	struct okv_cq		cq;
@@ -29,12 +31,14 @@ struct omnikv_ring {
 	struct omnikv_ring	*next;		/* of dev->rings, under dev->lock */
 	void			*priv;		/* the device's */
 	_Atomic uint32_t	reaper_sleeps;	/* see futex.h */
+	_Atomic uint32_t	has_spill_news;	/* ring_spill.c's thread has something to tell */
 
 	/* owned by the thread that runs the ring */
 	struct okv_opq		q __attribute__((aligned(OKV_CACHELINE)));
 	struct okv_op_list	waiting;	/* OKV_OP_WAITING: event not fired */
 	struct okv_op_list	queued;		/* OKV_OP_QUEUED, where the device keeps them here */
 	uint64_t		seen_event_seq;
+	struct okv_ring_spill	*spill;		/* NULL before the first SPILL or FETCH */
 	struct omnikv_extent	names[OKV_RING_BATCH];
 	uint32_t		run_first[OKV_RING_BATCH];
 	uint32_t		run_nr[OKV_RING_BATCH];
@@ -50,6 +54,7 @@ void okv_ring_cancel_all(struct omnikv_ring *ring);
 static inline bool okv_ring_has_quick_news(struct omnikv_ring *ring)
 {
 	return okv_sq_peek(&ring->sq, atomic_load_explicit(&ring->sq.head, memory_order_relaxed)) ||
+	       atomic_load_explicit(&ring->has_spill_news, memory_order_relaxed) ||
 	       (ring->waiting.first != OKV_OP_NONE &&
 		atomic_load_explicit(&ring->dev->event_seq, memory_order_relaxed) != ring->seen_event_seq);
 }
@@ -65,6 +70,24 @@ void okv_op_piece_run(const struct okv_op *op, uint32_t idx, struct okv_run *run
 void okv_op_piece_moved(struct okv_op *op, uint32_t idx, uint32_t crc);
 /** No byte moves any more: post the result, or the notification when the result is out already. */
 void okv_op_end(struct okv_op *op);
+
+/** Bytes still move, and will for long: the result is @error with F_MORE. No effect when it is out already. */
+void okv_op_post_more(struct okv_op *op, int error);
+/** At the end of a ring: bytes may move for ever. Extents stay referenced, there is no notification. */
+void okv_op_abandon(struct okv_op *op);
+
+/* ---- SPILL and FETCH, ring_spill.c --------------------------------------------------------- */
+
+/** As the device's op_start and op_recall. */
+void okv_spill_op_start(struct okv_op *op);
+bool okv_spill_op_recall(struct okv_op *op);
+/** End what the thread is done with. True when there was anything. By the thread that runs the ring. */
+bool okv_ring_spill_reap(struct omnikv_ring *ring);
+/**
+ * The ring ends, and all is withdrawn: what is under way is waited for, but not for ever. By the thread that runs the ring,
+ * before the device ends its own.
+ */
+void okv_ring_spill_exit(struct omnikv_ring *ring);
 
 static inline bool okv_op_is_held(const struct okv_op *op, uint32_t idx)
 {

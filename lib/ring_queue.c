@@ -153,7 +153,7 @@ static bool is_piece_valid(const struct omnikv_piece *p, uint8_t opcode, uint64_
 {
 	uint64_t extent_bytes;
 
-	if (!p->bytes || !is_within(p->device_off, p->bytes, hbm_bytes))
+	if (!p->bytes || (!okv_op_spills(opcode) && !is_within(p->device_off, p->bytes, hbm_bytes)))
 		return false;
 	if (opcode == OMNIKV_OP_COPY) {
 		/* Source and destination of one piece do not overlap. */
@@ -165,18 +165,56 @@ static bool is_piece_valid(const struct omnikv_piece *p, uint8_t opcode, uint64_
 	       is_within(p->extent_off, p->bytes, extent_bytes);
 }
 
+#define SPILL_PAGE	4096u
+#define SPILL_PARTS_MAX	32u
+
+static bool is_block_valid(const struct omnikv_spill_block *block)
+{
+	return block->key.len && block->key.len <= OMNIKV_KEY_BYTES_MAX && block->parent.len <= OMNIKV_KEY_BYTES_MAX &&
+	       block->nr_tokens && block->nr_parts && block->nr_parts <= SPILL_PARTS_MAX;
+}
+
+/* What a SPILL or FETCH has beside its pieces. */
+static int check_spill(const struct omnikv_sqe *sqe)
+{
+	const struct omnikv_spill_io *io = sqe->spill_io;
+	uint64_t nr_parts = 0;
+
+	if (!io || !io->spill)
+		return -EOPNOTSUPP;
+	if (sqe->hbm || !io->ns || !io->blocks || !io->nr_blocks || io->nr_blocks > OMNIKV_SPILL_BLOCKS_MAX || io->reserved ||
+	    !sqe->pieces || (sqe->opcode == OMNIKV_OP_SPILL && !sqe->crc))
+		return -EINVAL;
+	for (uint32_t i = 0; i < io->nr_blocks; i++) {
+		if (!is_block_valid(&io->blocks[i]))
+			return -EINVAL;
+		nr_parts += io->blocks[i].nr_parts;
+	}
+	if (nr_parts != sqe->nr_pieces)
+		return -EINVAL;
+	for (uint32_t i = 0; i < sqe->nr_pieces; i++)
+		if (sqe->pieces[i].device_off || sqe->pieces[i].bytes % SPILL_PAGE || sqe->pieces[i].extent_off % SPILL_PAGE)
+			return -EINVAL;
+	return 0;
+}
+
 int okv_sqe_check(const struct omnikv_sqe *sqe, uint64_t granule_bytes, uint64_t hbm_bytes)
 {
 	uint64_t total_bytes = 0;
 	uint32_t i;
+	int ret;
 
 	if (sqe->opcode >= OMNIKV_OP_NR || (sqe->flags & ~OMNIKV_SQE_F_ALL) || sqe->reserved)
 		return -EINVAL;
 	switch (sqe->opcode) {
-	case OMNIKV_OP_SPILL:
-	case OMNIKV_OP_FETCH:
 	case OMNIKV_OP_PULL:
 		return -EOPNOTSUPP;
+	case OMNIKV_OP_SPILL:
+	case OMNIKV_OP_FETCH:
+		ret = check_spill(sqe);
+		if (ret)
+			return ret;
+		break;
 	case OMNIKV_OP_LOAD:
 	case OMNIKV_OP_STORE:
 	case OMNIKV_OP_COPY:
@@ -184,7 +222,8 @@ int okv_sqe_check(const struct omnikv_sqe *sqe, uint64_t granule_bytes, uint64_t
 	default:
 		return 0;
 	}
-	if (!sqe->hbm || !sqe->pieces || !sqe->nr_pieces || sqe->nr_pieces > OMNIKV_PIECES_MAX)
+	if (!sqe->pieces || !sqe->nr_pieces || sqe->nr_pieces > OMNIKV_PIECES_MAX ||
+	    (!sqe->hbm && !okv_op_spills(sqe->opcode)))
 		return -EINVAL;
 	if (sqe->opcode != OMNIKV_OP_COPY && !granule_bytes)
 		return -EPERM;

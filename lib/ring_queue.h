@@ -180,7 +180,14 @@ void okv_cq_fini(struct okv_cq *cq);
 
 static inline bool okv_op_moves(uint8_t opcode)
 {
-	return opcode == OMNIKV_OP_LOAD || opcode == OMNIKV_OP_STORE || opcode == OMNIKV_OP_COPY;
+	return opcode == OMNIKV_OP_LOAD || opcode == OMNIKV_OP_STORE || opcode == OMNIKV_OP_COPY ||
+	       opcode == OMNIKV_OP_SPILL || opcode == OMNIKV_OP_FETCH;
+}
+
+/** Between pool and NVMe: run by ring_spill.c, not by the device. */
+static inline bool okv_op_spills(uint8_t opcode)
+{
+	return opcode == OMNIKV_OP_SPILL || opcode == OMNIKV_OP_FETCH;
 }
 
 /** Slots that an operation may need: a transfer's result may be followed by a notification. */
@@ -273,7 +280,7 @@ static inline uint64_t okv_cq_pending(struct okv_cq *cq)
  * @granule_bytes: of the ring's pool; 0 when the ring has none
  * @hbm_bytes:     of @sqe->hbm; ignored when that is NULL
  *
- * Looks at nothing outside the sqe and its pieces. Return: 0, -EINVAL, -EOPNOTSUPP (an
+ * Looks at nothing outside the sqe, its pieces and blocks. Return: 0, -EINVAL, -EOPNOTSUPP (an
  * operation that this build cannot do), -EPERM (moves pool memory and there is no pool).
  */
 int okv_sqe_check(const struct omnikv_sqe *sqe, uint64_t granule_bytes, uint64_t hbm_bytes);

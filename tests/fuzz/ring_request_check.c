@@ -72,6 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		sqe.opcode %= OMNIKV_OP_NR;
 	sqe.pieces = (uintptr_t)sqe.pieces & 7 ? pieces : NULL;
 	sqe.nr_pieces = (uint32_t)nr;
+	sqe.spill_io = NULL;
 	if (okv_sqe_check(&sqe, granule_bytes, hbm_bytes) != expected(&sqe, granule_bytes, hbm_bytes))
 		abort();
 	return 0;

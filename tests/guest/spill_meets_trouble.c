@@ -29,6 +29,7 @@
 #include "spill/spill.h"
 #include "tests/harness/guest.h"
 #include "tests/harness/kv_world.h"
+#include "tests/harness/ring_fixture.h"
 #include "tests/harness/spill_world.h"
 
 #define BLOCK	(64u << 10)
@@ -420,6 +421,76 @@ static void stuck_device_never_hangs_the_engine(void **state)
 		kv_story_free(&stories[i]);
 }
 
+/* Operations of a ring on a disk that really does not answer: one result each in time, one notification each when it does. */
+static void stuck_device_never_hangs_a_ring(void **state)
+{
+	struct omnikv_spill_block block = { .key = { .len = 4, .bytes = "key" }, .nr_tokens = 16, .nr_parts = 1 };
+	struct omnikv_spill_io io = { .blocks = &block, .nr_blocks = 1 };
+	struct omnikv_piece out, in[2];
+	struct omnikv_extent from, to[2];
+	struct omnikv_spill *spill;
+	struct ring_fixture f;
+	struct omnikv_sqe *sqe;
+	uint8_t ns[32] = { 3 };
+	uint32_t crc = 5, seen = 0;
+	uint64_t begin_ns;
+	char path[64];
+
+	(void)state;
+	map_disk(1, path);
+	fixture_open(&f, "host", "8M", NULL, NULL);
+	spill = open_with("/dev/mapper/bad", 16 << 20, 5000, f.pool);
+	io.spill = spill;
+	io.ns = ns;
+	fixture_sealed(&f, &from, 1, 16, 77);
+	assert_int_equal(omnikv_extent_alloc(f.client, 16, 2, NULL, 0, to), 0);
+	out = (struct omnikv_piece){ .extent = from, .bytes = 64 << 10 };
+	for (uint32_t i = 0; i < 2; i++)
+		in[i] = (struct omnikv_piece){ .extent = to[i], .bytes = 64 << 10 };
+	omnikv_prep_spill(fixture_sqe(&f, 1), &io, &out, 1, &crc);
+	fixture_submit(&f);
+	fixture_expect(&f, 1, 64 << 10);
+	suspend(true);
+	begin_ns = okv_monotonic_ns();
+	sqe = fixture_sqe(&f, 2);
+	omnikv_prep_fetch(sqe, &io, &in[0], 1, NULL);
+	sqe->deadline_ns = 300000000;
+	fixture_submit(&f);
+	usleep(100000);
+	sqe = fixture_sqe(&f, 3);
+	omnikv_prep_fetch(sqe, &io, &in[1], 1, NULL);
+	fixture_submit(&f);
+	omnikv_prep_cancel(fixture_sqe(&f, 4), 3);
+	fixture_submit(&f);
+	for (uint32_t i = 0; i < 3; i++) {
+		struct omnikv_cqe cqe = fixture_reap(&f);
+
+		assert_int_equal(cqe.res, cqe.user_data == 2 ? -ETIME : cqe.user_data == 3 ? -ECANCELED : 0);
+		assert_int_equal(cqe.flags, cqe.user_data == 2 ? OMNIKV_CQE_F_MORE : 0);
+		seen |= 1u << cqe.user_data;
+	}
+	assert_int_equal(seen, 7u << 2);
+	assert_true(okv_monotonic_ns() - begin_ns < 2000000000);
+	fixture_expect_none(&f);
+	suspend(false);
+	{
+		struct omnikv_cqe cqe = fixture_reap(&f);
+
+		assert_int_equal(cqe.user_data, 2);
+		assert_int_equal(cqe.flags, OMNIKV_CQE_F_NOTIF);
+	}
+	omnikv_prep_fetch(fixture_sqe(&f, 5), &io, &in[1], 1, NULL);
+	fixture_submit(&f);
+	fixture_expect(&f, 5, 64 << 10);
+	assert_true(fixture_is_filled(omnikv_pool_addr(f.pool, &to[1]), 64 << 10, 77, 0));
+	assert_int_equal(omnikv_extent_release(f.client, &from, 1), 0);
+	assert_int_equal(omnikv_extent_free(f.client, &from, 1), 0);
+	assert_int_equal(omnikv_extent_free(f.client, to, 2), 0);
+	omnikv_spill_close(spill);
+	fixture_close(&f);
+	guest_unmap("bad");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -431,6 +502,7 @@ int main(void)
 		cmocka_unit_test(errors_are_misses_until_they_end),
 		cmocka_unit_test(errors_now_and_then_are_survived),
 		cmocka_unit_test(stuck_device_never_hangs_the_engine),
+		cmocka_unit_test(stuck_device_never_hangs_a_ring),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -407,7 +407,7 @@ static void wrong_requests_are_refused_one_by_one(void **state)
 	omnikv_prep_copy(fixture_sqe(&f, 7), NULL, &piece, 1);
 	fixture_submit(&f);
 	fixture_expect(&f, 7, -EINVAL);
-	omnikv_prep_spill(fixture_sqe(&f, 8));
+	omnikv_prep_spill(fixture_sqe(&f, 8), NULL, NULL, 0, NULL);
 	fixture_submit(&f);
 	fixture_expect(&f, 8, -EOPNOTSUPP);
 	omnikv_prep_pull(fixture_sqe(&f, 9));

@@ -8,7 +8,7 @@
  * notification with OMNIKV_CQE_F_NOTIF and the same user_data follows when it is free, as in
  * io_uring's zero-copy send; until then the extents stay referenced and HBM must not be re-used.
  *
- * An operation needs one completion slot, a transfer (LOAD, STORE, COPY) two, for its
+ * An operation needs one completion slot, a transfer (LOAD, STORE, COPY, SPILL, FETCH) two, for its
  * notification: they are promised at submission, so nothing is ever lost, and an unneeded one
  * is free again with the result.
  *
@@ -18,6 +18,7 @@
 #define OMNIKV_RING_H
 
 #include <omnikv/device.h>
+#include <omnikv/key.h>
 #include <omnikv/pool.h>
 
 #ifdef __cplusplus
@@ -34,8 +35,8 @@ enum omnikv_op {
 	OMNIKV_OP_COPY,		/* device to device, extent_off is the source offset */
 	OMNIKV_OP_BARRIER,	/* completes when all before it have */
 	OMNIKV_OP_CANCEL,	/* withdraws the oldest operation whose user_data is @target; its result comes first */
-	OMNIKV_OP_SPILL,	/* pool to NVMe: -EOPNOTSUPP so far */
-	OMNIKV_OP_FETCH,	/* NVMe to pool: -EOPNOTSUPP so far */
+	OMNIKV_OP_SPILL,	/* pool to NVMe: blocks into a spill store */
+	OMNIKV_OP_FETCH,	/* NVMe to pool (own PRIVATE extents), verified */
 	OMNIKV_OP_PULL,		/* remote to pool: -EOPNOTSUPP so far */
 	OMNIKV_OP_NR,
 };
@@ -66,6 +67,44 @@ struct omnikv_piece {
 	uint64_t		bytes;
 };
 
+#define OMNIKV_SPILL_BLOCKS_MAX		4096u	/* of one SPILL or FETCH */
+
+/**
+ * struct omnikv_spill_block - one block between pool and NVMe
+ * @key:       not empty
+ * @parent:    key of the block before it; empty for the first
+ * @position:  index in its prefix
+ * @nr_tokens: not 0
+ * @nr_parts:  pieces that it is made of (one a group): those that follow the pieces of the block before in the operation's list
+ *
+ * A FETCH brings only the very block that all of this describes.
+ */
+struct omnikv_spill_block {
+	struct omnikv_key	key;
+	struct omnikv_key	parent;
+	uint64_t		position;
+	uint32_t		nr_tokens;
+	uint32_t		nr_parts;
+};
+
+struct omnikv_spill;	/* see omnikv/spill.h */
+
+/**
+ * struct omnikv_spill_io - what a SPILL or FETCH is about
+ * @spill:  the store; outlives the ring
+ * @ns:     [32] identity of the namespace (omnikv_namespace_identity())
+ * @blocks: [nr_blocks]
+ *
+ * Must stay as it is until the last completion, as the pieces must.
+ */
+struct omnikv_spill_io {
+	struct omnikv_spill			*spill;
+	const uint8_t				*ns;
+	const struct omnikv_spill_block		*blocks;
+	uint32_t				nr_blocks;
+	uint32_t				reserved;
+};
+
 /**
  * struct omnikv_sqe - one operation
  * @deadline_ns: nanoseconds from submission (device time on "sim"); 0 is none but the ring's default
@@ -77,6 +116,9 @@ struct omnikv_piece {
  * @signal:      device event that fires when the bytes have arrived (is poisoned with the result when they do not), before
  *               the result is posted; may be NULL
  * @target:      CANCEL: user_data of the operation
+ * @spill_io:    SPILL, FETCH: blocks and store. A block is valid with all of its pieces or with none; pieces begin and end at
+ *               multiples of 4096 bytes and have no device_off. @crc is what a manager keeps of each part, the CRC32C of its rows
+ *               (omnikv_seq_block_crc()): SPILL takes it and needs it, FETCH gives it
  */
 struct omnikv_sqe {
 	uint8_t			opcode;
@@ -92,6 +134,7 @@ struct omnikv_sqe {
 	struct omnikv_event	*wait;
 	struct omnikv_event	*signal;
 	uint64_t		target;
+	const struct omnikv_spill_io *spill_io;
 };
 
 /** The memory is still in use: a notification follows. */
@@ -102,7 +145,8 @@ struct omnikv_sqe {
 /**
  * struct omnikv_cqe - one result
  * @res:      bytes moved, or -ESTALE (an extent is gone), -EPERM, -EINVAL, -EIO, -ETIME (deadline),
- *            -ECANCELED, -EOPNOTSUPP; CANCEL: 0 found, -ENOENT not found
+ *            -ECANCELED, -EOPNOTSUPP; CANCEL: 0 found, -ENOENT not found; FETCH of a block that is not there -ENOENT, of one
+ *            that is damaged -EBADMSG; SPILL -ENOSPC, -EDQUOT; either -ETIME where the disk does not answer
  * @nr_valid: pieces that arrived whole; with an error the valid bitmap says which
  */
 struct omnikv_cqe {
@@ -131,7 +175,8 @@ struct omnikv_ring_config {
 
 /**
  * @client owns what is moved; @dev runs it. On "host" one worker thread is started. @client may be
- * NULL for a ring without a pool: LOAD and STORE are -EPERM then.
+ * NULL for a ring without a pool: what moves the pool's memory is -EPERM then. The first SPILL or FETCH starts one more thread,
+ * which waits for the disk.
  */
 OMNIKV_API int omnikv_ring_init(struct omnikv_client *client, struct omnikv_device *dev,
 				const struct omnikv_ring_config *config, struct omnikv_ring **ring,
@@ -204,13 +249,21 @@ static inline void omnikv_prep_cancel(struct omnikv_sqe *sqe, uint64_t target)
 	sqe->target = target;
 }
 
-static inline void omnikv_prep_spill(struct omnikv_sqe *sqe)
+/** @crc: [nr_pieces], see struct omnikv_sqe. */
+static inline void omnikv_prep_spill(struct omnikv_sqe *sqe, const struct omnikv_spill_io *io,
+				     const struct omnikv_piece *pieces, uint32_t nr_pieces, uint32_t *crc)
 {
+	omnikv_prep_load(sqe, NULL, pieces, nr_pieces);
 	sqe->opcode = OMNIKV_OP_SPILL;
+	sqe->spill_io = io;
+	sqe->crc = crc;
 }
 
-static inline void omnikv_prep_fetch(struct omnikv_sqe *sqe)
+/** @crc may be NULL. */
+static inline void omnikv_prep_fetch(struct omnikv_sqe *sqe, const struct omnikv_spill_io *io,
+				     const struct omnikv_piece *pieces, uint32_t nr_pieces, uint32_t *crc)
 {
+	omnikv_prep_spill(sqe, io, pieces, nr_pieces, crc);
 	sqe->opcode = OMNIKV_OP_FETCH;
 }
 
