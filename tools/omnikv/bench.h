@@ -103,6 +103,8 @@ void okv_bench_gather(struct okv_bench *bench);
 void okv_bench_scatter(struct okv_bench *bench);
 uint64_t okv_bench_copy_need(uint64_t footprint_bytes);
 void okv_bench_match(struct okv_bench *bench);
+void okv_bench_readers(struct okv_bench *bench);
+uint64_t okv_bench_readers_need(uint64_t footprint_bytes);
 void okv_bench_life(struct okv_bench *bench);
 uint64_t okv_bench_index_need(uint64_t footprint_bytes);
 void okv_bench_ring(struct okv_bench *bench);

@@ -39,6 +39,7 @@ static const struct okv_benchmark okv_benchmarks[] = {
 	{ "gather", "M1 M10", "scattered pieces into one buffer, without and with checksums", okv_bench_copy_need, okv_bench_gather },
 	{ "scatter", "M2 M10", "one buffer into scattered pieces, without and with checksums", okv_bench_copy_need, okv_bench_scatter },
 	{ "match", "M3", "the longest cached prefix of a prompt, hashing included", okv_bench_index_need, okv_bench_match },
+	{ "readers", "M3", "lookups of other processes in an index that changes", okv_bench_readers_need, okv_bench_readers },
 	{ "life", "M4", "evict, free, allocate and insert blocks in a full pool", okv_bench_index_need, okv_bench_life },
 	{ "ring", "M5", "operations to a worker and back, and what an idle ring costs", okv_bench_ring_need, okv_bench_ring },
 	{ "fork", "fork", "forks of a long sequence, and their first append", okv_bench_fork_need, okv_bench_fork },

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Replays on a pool file: the next run hits what the last one cached, whether that ended or was killed."""
+
+import os
+import signal
+import subprocess
+import time
+
+import cli
+
+FAST = "--as-fast-as-possible"
+
+
+def the_next_run_hits_everything():
+    with cli.temporary() as top:
+        args = ("--workload", "chat", FAST, "--pool", f"embedded:64M:{top}/pool")
+        found = cli.clean(cli.replay(*args), blocks_hit=1984, blocks_recovered=0, blocks_dropped=0)
+        again = cli.clean(cli.replay(*args), blocks_hit=found["blocks_referenced"], blocks_committed=0, blocks_dropped=0)
+        cli.equal(again["blocks_recovered"], found["blocks_committed"], "recovered blocks")
+        # Blocks of 16 KiB: the index takes under a hundredth of the pool.
+        if not 0 < again["index_bytes"] < (64 << 20) // 100:
+            raise AssertionError(f"index_bytes is {again['index_bytes']}")
+        # Memory of the process has none of that.
+        cli.clean(cli.replay("--workload", "chat", FAST, "--pool", "64M"), blocks_recovered=0, index_bytes=0)
+
+
+def killed_runs_leave_no_wrong_byte():
+    with cli.temporary() as top:
+        argv = [cli.OMNIKV, "replay", "--json", "--workload", "agent", FAST, "--model", "llama-3-8b", "--scale", "64",
+                "--pool", f"embedded:32M:{top}/pool"]
+        for wait in (0.3, 0.6, 1.0):
+            with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+                time.sleep(wait)
+                child.send_signal(signal.SIGKILL)
+        found = cli.clean(cli.run(*argv[1:]), blocks_dropped=0)
+        print(f"# {found['blocks_recovered']} blocks recovered, {found['blocks_hit']} of {found['blocks_referenced']} hit")
+
+
+def conversations_on_a_file():
+    trace = cli.data("traces/conversation_trace.jsonl")
+    with cli.temporary() as top:
+        args = ("--trace", trace, "--model", "tiny", "--pool", f"embedded:256M:{top}/pool", FAST)
+        found = cli.clean(cli.replay(*args), requests=12031, blocks_referenced=288500)
+        # Plain LRU in a pool of 16,384 blocks has 76,613 hits; here the index takes the room of some 120.
+        if abs(found["blocks_hit"] - 76613) > 0.02 * 76613:
+            raise AssertionError(f"blocks_hit is {found['blocks_hit']}, not within 2 % of 76613")
+        with subprocess.Popen([cli.OMNIKV, "replay", *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+            time.sleep(found["wall_s"] / 2)
+            child.send_signal(signal.SIGKILL)
+        again = cli.clean(cli.replay(*args), requests=12031, blocks_referenced=288500, blocks_dropped=0)
+        if again["blocks_recovered"] < 16000:
+            raise AssertionError(f"only {again['blocks_recovered']} blocks were there after a kill")
+        print(f"# {found['blocks_hit']} hits, {found['index_bytes']} bytes of index; after a kill {again['blocks_recovered']} "
+              f"blocks recovered, {os.path.getsize(top + '/pool')} bytes of file")
+
+
+cli.main([the_next_run_hits_everything, killed_runs_leave_no_wrong_byte, conversations_on_a_file])
