@@ -901,6 +901,34 @@ static const struct okv_ref_ops daemon_refs = { bind_get, bind_put };
 
 /* ---- questions -------------------------------------------------------------------------- */
 
+/*
+ * Its own PRIVATE ones only this process refers to, so nobody needs to be asked: rings look at each extent
+ * that they store to. -EAGAIN: another one.
+ */
+static int query_own(struct daemon_client *client, const struct omnikv_extent *ext, struct omnikv_extent_info *info)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(client->base.client.pool);
+	const struct okv_hold *hold;
+	struct okv_extent_view view;
+	int ret = -EAGAIN;
+
+	pthread_mutex_lock(&pool->lock);
+	if (!okv_extent_check(&pool->map, ext, OKV_OP_QUERY, client->base.id, client->base.is_manager)) {
+		okv_extent_view(&pool->map, ext->granule, &view);
+		hold = okv_holds_find(&client->base.holds, (uint32_t)ext->granule);
+		if (hold && hold->is_private && hold->generation == ext->generation &&
+		    view.state == OMNIKV_EXTENT_PRIVATE && view.owner == client->base.id) {
+			info->state = view.state;
+			info->nr_refs = hold->nr_leases + hold->nr_ios + hold->nr_binds;
+			info->bytes = (uint64_t)ext->nr_granules * pool->pool.granule_bytes;
+			info->is_mine = true;
+			ret = 0;
+		}
+	}
+	pthread_mutex_unlock(&pool->lock);
+	return ret;
+}
+
 static int daemon_query(struct omnikv_client *base, const struct omnikv_extent *ext, struct omnikv_extent_info *info)
 {
 	struct daemon_client *client = daemon_client(base);
@@ -910,8 +938,11 @@ static int daemon_query(struct omnikv_client *base, const struct omnikv_extent *
 		.type = OKV_WIRE_QUERY, .req = &query, .req_bytes = sizeof(query), .reply = &queried,
 		.reply_max = sizeof(queried),
 	};
-	int ret = okv_conn_call(client->conn, &call);
+	int ret = query_own(client, ext, info);
 
+	if (!ret)
+		return 0;
+	ret = okv_conn_call(client->conn, &call);
 	if (ret)
 		return ret;
 	info->state = queried.state;

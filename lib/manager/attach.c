@@ -611,7 +611,7 @@ static bool attached_is_idle(struct okv_authority *auth, const struct omnikv_ext
 
 	pthread_mutex_lock(&pool->lock);
 	hold = okv_holds_find(&client->holds, (uint32_t)extent->granule);
-	is_idle = !hold || !hold->nr_ios;
+	is_idle = !hold || hold->generation != extent->generation || !hold->nr_ios;
 	pthread_mutex_unlock(&pool->lock);
 	return is_idle;
 }
@@ -640,6 +640,23 @@ static int64_t attached_reset(struct okv_authority *auth)
 	struct okv_call frame = { .type = OKV_WIRE_RESET };
 
 	return call(attached_of(auth), 0, &frame);
+}
+
+/* The daemon's library may know more of them, or fewer. */
+static int attached_stats(struct okv_authority *auth, struct omnikv_manager_stats *stats)
+{
+	union {
+		struct omnikv_manager_stats	stats;
+		unsigned char			room[4096];
+	} theirs = { .room = { 0 } };
+	struct okv_call frame = { .type = OKV_WIRE_STATS, .reply = &theirs, .reply_max = sizeof(theirs) };
+	int ret = call(attached_of(auth), 0, &frame);
+
+	if (ret < 0)
+		return ret;
+	theirs.stats.size = sizeof(*stats);
+	*stats = theirs.stats;
+	return 0;
 }
 
 static int attached_promise(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys, size_t nr_keys,
@@ -709,6 +726,7 @@ static const struct okv_authority_ops attached_ops = {
 	.make_room	= attached_make_room,
 	.can_room	= attached_can_room,
 	.reset		= attached_reset,
+	.stats		= attached_stats,
 	.promise	= attached_promise,
 	.wait		= attached_wait,
 	.destroy	= attached_destroy,

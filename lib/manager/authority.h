@@ -96,6 +96,7 @@ struct okv_use {
  * @make_room:  have @nr_granules free in the pool. -ENOSPC: what could leave would not do
  * @can_room:   1: it could, 0: not now
  * @reset:      drop all that nothing holds; how many blocks
+ * @stats:      of the authority; @stats is of the library's own size
  * @promise:    these blocks are being computed here, for so long; 0: not any more. NULL: -EOPNOTSUPP
  * @wait:       1: the block is cached; 0: nobody computes it; -ETIME. NULL: -EOPNOTSUPP
  */
@@ -115,6 +116,7 @@ struct okv_authority_ops {
 	int (*make_room)(struct okv_authority *auth, uint64_t nr_granules);
 	int (*can_room)(struct okv_authority *auth, uint64_t nr_granules);
 	int64_t (*reset)(struct okv_authority *auth);
+	int (*stats)(struct okv_authority *auth, struct omnikv_manager_stats *stats);
 	int (*promise)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
 		       uint32_t timeout_ms);
 	int (*wait)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t timeout_ms);

@@ -119,6 +119,11 @@ static int64_t local_reset(struct okv_authority *auth)
 	return is_gone(auth) ? -ENOTCONN : omnikv_manager_reset(local_of(auth)->manager);
 }
 
+static int local_stats(struct okv_authority *auth, struct omnikv_manager_stats *stats)
+{
+	return is_gone(auth) ? -ENOTCONN : omnikv_manager_stats(local_of(auth)->manager, stats);
+}
+
 static void local_destroy(struct okv_authority *auth)
 {
 	free(auth);
@@ -137,6 +142,7 @@ static const struct okv_authority_ops local_ops = {
 	.make_room	= local_make_room,
 	.can_room	= local_can_room,
 	.reset		= local_reset,
+	.stats		= local_stats,
 	.destroy	= local_destroy,
 };
 

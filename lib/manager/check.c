@@ -175,7 +175,7 @@ static int okv_check_pool(struct omnikv_manager *manager, uint64_t used, struct 
 	uint64_t bytes;
 	int ret;
 
-	if (manager->stats.extents_lost)
+	if (manager->stats.extents_lost && !okv_is_attached(manager))
 		return BROKEN("the pool did not take %llu extents back: its records were overwritten",
 			      (unsigned long long)manager->stats.extents_lost);
 	/* Who else has what of the pool is the authority's to check. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Checks of the manager's frames; see frames.h. Pure; any thread.
+ * Checks of the manager's frames; see frames.h. Nothing here looks at a manager, so that all of it can be
+ * tried on any bytes. Pure; any thread.
  */
 #include "manager/frames.h"
 

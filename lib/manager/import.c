@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "failpoint.h"
+#include "option.h"
 #include "provider.h"
 
 #define RELEASES_MAX	256u
@@ -668,6 +669,24 @@ int64_t okv_import_reset(struct omnikv_manager *manager)
 int okv_import_can_room(struct omnikv_manager *manager, uint64_t nr_granules)
 {
 	return manager->imports->auth->ops->can_room(manager->imports->auth, nr_granules);
+}
+
+int omnikv_manager_shared_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats)
+{
+	struct omnikv_manager_stats full = { .size = sizeof(full) };
+	int ret;
+
+	if (!manager || !stats)
+		return -EINVAL;
+	ret = okv_option_check(stats, sizeof(full));
+	if (ret)
+		return ret;
+	if (!manager->imports)
+		return -EOPNOTSUPP;
+	ret = manager->imports->auth->ops->stats(manager->imports->auth, &full);
+	if (!ret)
+		okv_option_return(stats, &full, sizeof(full));
+	return ret;
 }
 
 int omnikv_space_promise(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, uint32_t timeout_ms)

@@ -141,6 +141,9 @@ static int okv_option_words(const struct argp *argp, int argc, char **argv, int 
 
 	if (!opt)
 		okv_usage("unknown option '%s'; see '%s --help'", text, argv[0]);
+	/* A value that may be left out stands behind "=". */
+	if (opt->arg && opt->flags & OPTION_ARG_OPTIONAL)
+		return 1;
 	if (opt->arg && !value && idx + 1 == argc)
 		okv_usage("option %s needs a value (%s); see '%s --help'", text, opt->arg, argv[0]);
 	if (!opt->arg && value)

@@ -14,9 +14,11 @@
 
 #include <jansson.h>
 
+#include "clients.h"
 #include "cmd.h"
 #include "model.h"
 #include "replay.h"
+#include "turns.h"
 #include "workload.h"
 
 #define OKV_TRACES_MAX		256
@@ -30,6 +32,7 @@ enum {
 	OPT_FORMAT = 256, OPT_WORKLOAD, OPT_SEED, OPT_REQUESTS, OPT_STRICT, OPT_BLOCK_TOKENS, OPT_SCALE, OPT_TENANT,
 	OPT_NUMA, OPT_EVICTION, OPT_FAST, OPT_DEVICE, OPT_GPU, OPT_CONCURRENCY, OPT_SLOTS, OPT_SLOT_TOKENS, OPT_HBM,
 	OPT_VERIFY, OPT_SHUFFLE, OPT_INJECT, OPT_SPILL, OPT_SPILL_SIZE, OPT_SPILL_ADMIT,
+	OPT_CLIENTS, OPT_DAEMON, OPT_KILL,
 };
 
 static const struct argp_option okv_options[] = {
@@ -60,6 +63,11 @@ static const struct argp_option okv_options[] = {
 	{ "spill-size", OPT_SPILL_SIZE, "SIZE", 0, "Most that this takes on disk; needed where there is no store yet", 3 },
 	{ "spill-admit", OPT_SPILL_ADMIT, "WHICH", 0, "all (default), or second: not what was used only once", 3 },
 
+	{ "daemon", OPT_DAEMON, "SOCKET", OPTION_ARG_OPTIONAL, "Over an omnikvd: that of SOCKET, or one that is started for "
+	  "this run with --pool; needs --as-fast-as-possible", 3 },
+	{ "clients", OPT_CLIENTS, "N", 0, "Deal the requests to N processes; lookups stay in order, and wait for what an "
+	  "earlier request computes (default 1)", 3 },
+
 	{ .doc = "The device:", .group = 4 },
 	{ "device", OPT_DEVICE, "NAME", 0, "sim (default), sim:kernels (a GPU's code moves the bytes, on the CPU) or host, "
 	  "which has no clock of its own and needs --as-fast-as-possible", 4 },
@@ -73,6 +81,9 @@ static const struct argp_option okv_options[] = {
 	{ "shuffle", OPT_SHUFFLE, NULL, 0, "sim: finish transfers late and out of order, poison memory that is free", 5 },
 	{ "inject", OPT_INJECT, "FAULT", 0, "flip[:N] flips a byte of the Nth block hit (from 0) before it is loaded; "
 	  "fail:PPM lets so many of a million transfers fail", 5 },
+
+	{ "kill-every", OPT_KILL, "SECONDS", 0, "With --daemon: kill one of the processes, then the daemon, and so on; others "
+	  "take their places", 5 },
 
 	{ .doc = "Output:", .group = 6 },
 	{ "json", OPT_JSON, NULL, 0, "One JSON object instead of the summary", 6 },
@@ -97,6 +108,11 @@ struct okv_replay_args {
 	uint64_t		nr_requests;	/* 0: all */
 	uint32_t		block_tokens;
 	uint32_t		scale;
+	const char		*socket;
+	uint32_t		nr_clients;	/* 0: not said */
+	uint32_t		kill_ms;
+	struct okv_clients_result clients;
+	bool			has_daemon;
 	bool			is_strict;
 	bool			is_json;
 	uint64_t		nr_malformed;
@@ -220,6 +236,16 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		else
 			okv_usage("--spill-admit: '%s' is neither all nor second", arg);
 		break;
+	case OPT_DAEMON:
+		args->has_daemon = true;
+		args->socket = arg;
+		break;
+	case OPT_CLIENTS:
+		args->nr_clients = okv_number("--clients", arg, 1, OKV_CLIENTS_MAX);
+		break;
+	case OPT_KILL:
+		args->kill_ms = 1000 * okv_number("--kill-every", arg, 1, 3600);
+		break;
 	case OPT_JSON:
 		args->is_json = true;
 		break;
@@ -249,6 +275,15 @@ static void okv_check_usage(const struct okv_replay_args *args)
 		okv_usage("nothing to play; give --trace FILE or --workload NAME (%s)", okv_workload_names());
 	if (args->nr_traces && args->workload)
 		okv_usage("--trace and --workload exclude each other; give one of them");
+	if ((args->nr_clients || args->kill_ms) && !args->has_daemon)
+		okv_usage("--clients and --kill-every need --daemon");
+	if (args->has_daemon && config->is_by_arrival)
+		okv_usage("--daemon plays as fast as possible; give --as-fast-as-possible too");
+	if (args->has_daemon && (args->spill_path || args->numa || config->inject != OKV_INJECT_NONE))
+		okv_usage("--daemon excludes --spill, --numa and --inject: the pool is the daemon's");
+	if (args->kill_ms && args->socket)
+		okv_usage("--kill-every kills the daemon, which is not to be done to that of %s; give --daemon without a socket",
+			  args->socket);
 	if ((args->spill_bytes || args->spill_admit) && !args->spill_path)
 		okv_usage("--spill-size and --spill-admit need --spill PATH");
 	if (!strcmp(config->device, "host")) {
@@ -604,6 +639,28 @@ static json_t *okv_spill_json(const struct okv_replay_args *args, const struct o
 	return object;
 }
 
+static json_t *okv_daemon_json(const struct okv_replay_args *args, const struct okv_replay_result *res)
+{
+	const struct okv_clients_result *clients = &args->clients;
+	json_t *object = json_object();
+
+	okv_set(object, "clients", clients->nr_clients);
+	okv_set(object, "lookups_waited", clients->nr_waits);
+	okv_set(object, "lookups_late", clients->nr_late);
+	okv_set(object, "blocks_imported", res->manager.blocks_imported);
+	okv_set(object, "blocks_published", res->manager.blocks_published);
+	okv_set(object, "blocks_unpublished", res->manager.blocks_unpublished + res->manager.blocks_queued);
+	okv_set(object, "blocks", clients->daemon.nr_blocks);
+	okv_set(object, "leased_blocks", clients->daemon.nr_leased_blocks);
+	okv_set(object, "clients_killed", clients->nr_clients_killed);
+	okv_set(object, "daemons_killed", clients->nr_daemons_killed);
+	okv_set(object, "requests_lost", clients->nr_requests_lost);
+	okv_set(object, "requests_delayed", clients->nr_away);
+	okv_set(object, "private_bytes", clients->pool.state_bytes[OMNIKV_EXTENT_PRIVATE]);
+	okv_set(object, "quarantined_bytes", clients->pool.state_bytes[OMNIKV_EXTENT_QUARANTINED]);
+	return object;
+}
+
 static void okv_print_json(const struct okv_replay_args *args, const struct okv_trace *trace,
 			   const struct omnikv_plan *plan, const struct okv_replay_result *res)
 {
@@ -665,6 +722,8 @@ static void okv_print_json(const struct okv_replay_args *args, const struct okv_
 	json_object_set_new(root, "lookup_ns", okv_percentiles_json(res->lookup_p50_ns, res->lookup_p99_ns));
 	if (args->replay.is_by_arrival)
 		json_object_set_new(root, "ttft_ns", okv_percentiles_json(res->ttft_p50_ns, res->ttft_p99_ns));
+	if (args->has_daemon)
+		json_object_set_new(root, "daemon", okv_daemon_json(args, res));
 	json_object_set_new(root, "config", okv_config_json(args, plan, res));
 
 	json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
@@ -692,6 +751,24 @@ static void okv_print_spill(const struct okv_replay_args *args, const struct okv
 		printf("lost        %llu blocks could not be stored, %llu were damaged, %llu segments could not be read\n",
 		       (unsigned long long)res->manager.blocks_lost, (unsigned long long)res->manager.blocks_bad,
 		       (unsigned long long)stats->lost_segments);
+}
+
+static void okv_print_daemon(const struct okv_replay_args *args, const struct okv_replay_result *res)
+{
+	const struct okv_clients_result *clients = &args->clients;
+
+	if (!args->has_daemon)
+		return;
+	printf("processes   %u over %s: %llu blocks of others used, %llu given to the daemon, %llu lookups waited\n",
+	       clients->nr_clients, args->socket ? args->socket : "an omnikvd of this run",
+	       (unsigned long long)res->manager.blocks_imported, (unsigned long long)res->manager.blocks_published,
+	       (unsigned long long)clients->nr_waits);
+	if (clients->nr_clients_killed || clients->nr_daemons_killed)
+		printf("killed      %llu processes, %llu daemons; %llu requests lost, %llu waited for a daemon, %llu blocks not "
+		       "given to one\n", (unsigned long long)clients->nr_clients_killed,
+		       (unsigned long long)clients->nr_daemons_killed, (unsigned long long)clients->nr_requests_lost,
+		       (unsigned long long)clients->nr_away,
+		       (unsigned long long)(res->manager.blocks_unpublished + res->manager.blocks_queued));
 }
 
 static void okv_print_summary(const struct okv_replay_args *args, const struct okv_trace *trace,
@@ -737,6 +814,7 @@ static void okv_print_summary(const struct okv_replay_args *args, const struct o
 	       (unsigned long long)res->blocks_committed, (unsigned long long)res->manager.blocks_evicted,
 	       okv_bytes_text(res->manager.peak_used_bytes, a), res->manager.mean_run_blocks);
 	okv_print_spill(args, res);
+	okv_print_daemon(args, res);
 	printf("moved       %s to the device, %s back, in %llu steps\n", okv_bytes_text(res->device.h2d_bytes, a),
 	       okv_bytes_text(res->device.d2h_bytes, b), (unsigned long long)res->nr_steps);
 	printf("device time %s computing, %s waiting for transfers\n", okv_ns_text(res->device.compute_ns, a),
@@ -815,6 +893,32 @@ static void okv_run_progress(void *opaque, uint64_t done, uint64_t total, const 
 	okv_progress_show(&running->progress, done, total, note);
 }
 
+/* The daemon that is started takes a size alone. */
+static int okv_check_daemon_pool(struct okv_replay_args *args)
+{
+	struct omnikv_error err = { "" };
+	uint64_t bytes;
+
+	if (!args->socket && omnikv_size_parse(args->pool_spec, &bytes, &err))
+		okv_usage("--pool: with --daemon it is the size of the daemon's pool: %s", err.text);
+	return OKV_EXIT_DONE;
+}
+
+static int okv_run_clients(struct okv_replay_args *args, struct okv_replay_result *result, struct omnikv_error *err)
+{
+	struct okv_clients_config config = {
+		.replay		= args->replay,
+		.nr_clients	= args->nr_clients ? args->nr_clients : 1,
+		.socket		= args->socket,
+		.pool_spec	= args->pool_spec,
+		.kill_ms	= args->kill_ms,
+	};
+	int ret = okv_clients_run(&config, result, &args->clients, err);
+
+	args->pool_info = args->clients.pool;
+	return ret;
+}
+
 int okv_cmd_replay(int argc, char **argv)
 {
 	static struct okv_replay_args args = {
@@ -859,7 +963,7 @@ int okv_cmd_replay(int argc, char **argv)
 	status = okv_make_trace(&args, &trace);
 	if (status)
 		goto out;
-	status = okv_open_pool(&args, plan, &pool);
+	status = args.has_daemon ? okv_check_daemon_pool(&args) : okv_open_pool(&args, plan, &pool);
 	if (status)
 		goto out;
 
@@ -875,7 +979,7 @@ int okv_cmd_replay(int argc, char **argv)
 	args.replay.opaque = &running;
 	if (!args.replay.is_by_arrival)
 		args.replay.concurrency = 1;
-	ret = okv_replay_run(&args.replay, &result, &err);
+	ret = args.has_daemon ? okv_run_clients(&args, &result, &err) : okv_replay_run(&args.replay, &result, &err);
 	okv_progress_fini(&running.progress);
 	args.spill.size = sizeof(args.spill);
 	if (args.replay.spill)

@@ -10,13 +10,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cmd.h"
 #include "oracle.h"
 #include "replay.h"
+#include "turns.h"
 
 #define OKV_ATTEMPTS_MAX	100
 #define OKV_SYNC_TIMEOUT_NS	UINT64_C(60000000000)
+/* How long one process waits for another: for its turn, for a block that another computes, for the daemon. */
+#define OKV_TURN_TIMEOUT_NS	UINT64_C(120000000000)
+#define OKV_WAIT_MS		30000u
+#define OKV_AWAY_NS		UINT64_C(60000000000)
+#define OKV_AWAY_STEP_NS	20000000
 
 /* One request in a step. */
 struct okv_flight {
@@ -27,6 +34,7 @@ struct okv_flight {
 	uint64_t			max_blocks;
 	uint64_t			nr_blocks;	/* of the prompt, a private tail included */
 	uint64_t			hist;		/* tokens that the step loads */
+	struct omnikv_key		tail;		/* of what it commits; len 0: none */
 	uint64_t			due_ns;		/* arrival on the device's clock */
 };
 
@@ -61,6 +69,7 @@ struct okv_replay {
 	uint64_t		blocks_seen;	/* hit so far, for FLIP */
 	uint64_t		foreign_bytes;	/* of the pool, before anything: neither free nor left by an earlier manager */
 	uint64_t		start_ns;	/* by arrival: the first request, on the device's clock */
+	uint64_t		turn;		/* request that is looked up, or was last */
 	/* of the step being filled or under way */
 	uint64_t		step_tokens;
 	uint64_t		step_wrong;
@@ -283,17 +292,11 @@ static int okv_flight_commit(struct okv_replay *rp, struct okv_flight *flight)
 	const struct okv_request *req = flight->req;
 	uint32_t tail_tokens = req->nr_tokens % trace->block_tokens;
 	uint64_t nr_full = req->nr_tokens / trace->block_tokens;
-	bool has_tail = req->is_tail_shared && okv_tail_is_whole(rp, req->nr_tokens);
+	bool has_tail = flight->tail.len != 0;
 	uint64_t allocated, needed;
-	struct omnikv_key tail;
 	int64_t ret;
 
-	if (has_tail) {
-		ret = omnikv_key_partial(&flight->keys[nr_full], tail_tokens, &tail);
-		if (ret)
-			return ret;
-	}
-	ret = omnikv_seq_commit(flight->seq, flight->keys, nr_full, has_tail ? &tail : NULL);
+	ret = omnikv_seq_commit(flight->seq, flight->keys, nr_full, has_tail ? &flight->tail : NULL);
 	if (ret < 0)
 		return ret;
 	rp->result->blocks_committed += ret;
@@ -381,7 +384,7 @@ static int okv_flip(struct okv_replay *rp, struct okv_flight *flight, uint64_t b
 	ret = omnikv_seq_pieces(flight->seq, g, 0, 0, from, to, 0, &piece, 1);
 	if (ret < 0)
 		return ret;
-	((uint8_t *)omnikv_pool_addr(rp->config->pool, &piece.extent))[piece.extent_off + piece.bytes / 2] ^= 0x40;
+	((uint8_t *)omnikv_pool_addr(omnikv_client_pool(rp->client), &piece.extent))[piece.extent_off + piece.bytes / 2] ^= 0x40;
 	rp->result->nr_injected++;
 	return 0;
 }
@@ -403,6 +406,89 @@ static int okv_flight_room(struct okv_flight *flight, uint64_t nr_blocks)
 	flight->seeds = seeds;
 	flight->max_blocks = nr_blocks;
 	return 0;
+}
+
+/* The key of the tail that the flight is going to commit. */
+static int okv_flight_tail(const struct okv_replay *rp, struct okv_flight *flight)
+{
+	const struct okv_request *req = flight->req;
+	uint64_t nr_full = req->nr_tokens / rp->config->trace->block_tokens;
+
+	flight->tail.len = 0;
+	if (!req->is_tail_shared || !okv_tail_is_whole(rp, req->nr_tokens))
+		return 0;
+	return omnikv_key_partial(&flight->keys[nr_full], req->nr_tokens % rp->config->trace->block_tokens, &flight->tail);
+}
+
+/* ---- beside other processes ----------------------------------------------------------------- */
+
+/*
+ * The lookup, again as long as an earlier request of another process is computing what it lacks: so it hits
+ * what it would if all of them were played one after another.
+ */
+static int okv_open_in_turn(struct okv_replay *rp, struct okv_flight *flight, uint64_t nr_lookup,
+			    const struct omnikv_key *tail)
+{
+	struct okv_turns *turns = rp->config->turns;
+	uint32_t block_tokens = rp->plan->block_tokens;
+	uint64_t nr_hit;
+	int ret;
+
+	for (bool has_waited = false;; has_waited = true) {
+		const struct omnikv_key *missing;
+
+		ret = omnikv_seq_open(rp->space, flight->keys, nr_lookup, tail, &flight->seq);
+		if (ret || !turns)
+			return ret;
+		nr_hit = omnikv_seq_tokens(flight->seq) / block_tokens;
+		missing = nr_hit < nr_lookup ? &flight->keys[nr_hit] :
+			  tail && omnikv_seq_tokens(flight->seq) == nr_hit * block_tokens ? tail : NULL;
+		if (!missing)
+			return 0;
+		ret = omnikv_space_wait(rp->space, missing, OKV_WAIT_MS);
+		if (ret != 1) {
+			turns->nr_late += ret == -ETIME;
+			return 0;
+		}
+		turns->nr_waits += !has_waited;
+		omnikv_seq_close(flight->seq);
+	}
+}
+
+/* Others wait for what this flight computes (or, with 0, do not any more). */
+static void okv_promise(struct okv_replay *rp, const struct okv_flight *flight, uint32_t timeout_ms)
+{
+	uint64_t first = flight->hist / rp->plan->block_tokens;
+	uint64_t nr_full = flight->req->nr_tokens / rp->plan->block_tokens;
+
+	if (!rp->config->turns)
+		return;
+	/* Where nobody can be told, nobody waits. */
+	if (first < nr_full)
+		omnikv_space_promise(rp->space, flight->keys + first, nr_full - first, timeout_ms);
+	if (flight->tail.len && flight->hist < flight->req->nr_tokens)
+		omnikv_space_promise(rp->space, &flight->tail, 1, timeout_ms);
+}
+
+/* Memory for the flight's new tokens. While the daemon is away, and the reserve does not do, it is waited for. */
+static int okv_append(struct okv_replay *rp, struct okv_flight *flight)
+{
+	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
+	uint64_t deadline_ns = okv_now_ns() + OKV_AWAY_NS;
+	bool is_away = false;
+	int ret;
+
+	for (;;) {
+		ret = omnikv_seq_append(flight->seq, flight->req->nr_tokens - flight->hist);
+		if (!rp->config->socket || (ret != -ENOTCONN && ret != -EPIPE && ret != -ETIME) ||
+		    okv_now_ns() > deadline_ns)
+			break;
+		if (!is_away && rp->config->turns)
+			rp->config->turns->nr_away++;
+		is_away = true;
+		nanosleep(&ts, NULL);
+	}
+	return ret;
 }
 
 /* 1: the request is a flight now; 0: it does not fit (beside the others); negative errno. */
@@ -433,15 +519,23 @@ static int okv_admit(struct okv_replay *rp, const struct okv_request *req)
 			return ret;
 	}
 
+	ret = okv_flight_tail(rp, flight);
+	if (ret)
+		return ret;
+
 	begin_ns = okv_now_ns();
-	ret = omnikv_seq_open(rp->space, flight->keys, nr_lookup, has_tail ? &tail : NULL, &flight->seq);
+	ret = okv_open_in_turn(rp, flight, nr_lookup, has_tail ? &tail : NULL);
 	if (ret)
 		return ret;
 	rp->lookup_ns[rp->nr_lookups] = okv_now_ns() - begin_ns;
 
 	flight->hist = omnikv_seq_tokens(flight->seq);
-	ret = omnikv_seq_append(flight->seq, req->nr_tokens - flight->hist);
+	okv_promise(rp, flight, OKV_WAIT_MS);
+	if (rp->config->turns)
+		okv_turns_pass(rp->config->turns, rp->turn);
+	ret = okv_append(rp, flight);
 	if (ret) {
+		okv_promise(rp, flight, 0);
 		omnikv_seq_close(flight->seq);
 		return ret == -ENOSPC ? 0 : ret;
 	}
@@ -536,6 +630,45 @@ static int okv_take(struct okv_replay *rp, const struct okv_request *req)
 	return 1;
 }
 
+/* Every nr_clients-th request, one at a time. */
+static int okv_play_turns(struct okv_replay *rp)
+{
+	const struct okv_trace *trace = rp->config->trace;
+	struct okv_turns *turns = rp->config->turns;
+	struct okv_client_slot *slot = &turns->slots[rp->config->client];
+	uint64_t i;
+	int ret;
+
+	for (i = slot->next_request; i < trace->nr_requests; i += turns->nr_clients) {
+		atomic_store(&slot->next_request, i);
+		ret = okv_turns_wait(turns, i, OKV_TURN_TIMEOUT_NS);
+		if (ret)
+			return ret;
+		atomic_store(&slot->is_begun, 1);
+		rp->turn = i;
+		ret = okv_take(rp, &trace->requests[i]);
+		/* What did not come to its lookup has no more claim to the turn. */
+		okv_turns_pass(turns, i);
+		if (ret < 0)
+			return ret;
+		if (rp->nr_lookups)
+			turns->lookup_ns[i] = rp->lookup_ns[rp->nr_lookups - 1];
+		rp->nr_lookups = 0;
+		if (rp->nr_flights) {
+			struct okv_flight flight = rp->flights[0];
+
+			ret = okv_flights_run(rp);
+			okv_promise(rp, &flight, 0);
+			if (ret)
+				return ret;
+		}
+		turns->nr_done++;
+		atomic_store(&slot->is_begun, 0);
+	}
+	atomic_store(&slot->next_request, i);
+	return 0;
+}
+
 static int okv_play(struct okv_replay *rp)
 {
 	const struct okv_trace *trace = rp->config->trace;
@@ -547,6 +680,8 @@ static int okv_play(struct okv_replay *rp)
 		if (ret)
 			return ret;
 	}
+	if (rp->config->turns)
+		return okv_play_turns(rp);
 	while (i < trace->nr_requests || rp->nr_flights) {
 		ret = i < trace->nr_requests ? okv_take(rp, &trace->requests[i]) : 0;
 		if (ret < 0)
@@ -577,6 +712,21 @@ static uint64_t left_bytes(const struct omnikv_pool_info *info)
 	return info->state_bytes[OMNIKV_EXTENT_SEALED] + info->state_bytes[OMNIKV_EXTENT_META];
 }
 
+/* A daemon answers when it has touched its memory, and that takes as long as it takes. */
+static int okv_attach(const char *socket, const struct omnikv_attach_config *config, struct omnikv_manager **manager,
+		      struct omnikv_error *err)
+{
+	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
+	uint64_t deadline_ns = okv_now_ns() + OKV_TURN_TIMEOUT_NS;
+	int ret;
+
+	while ((ret = omnikv_manager_attach(socket, config, manager, err)) &&
+	       (ret == -ENOTCONN || ret == -ECONNREFUSED || ret == -ENOENT || ret == -ETIME || ret == -EPIPE) &&
+	       okv_now_ns() < deadline_ns)
+		nanosleep(&ts, NULL);
+	return ret;
+}
+
 /* Everything that a replay stands on, in the order in which it is taken down again. */
 static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 {
@@ -589,6 +739,10 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 		.eviction	= config->eviction,
 		.spill		= config->spill,
 		.spill_admit	= config->spill_admit,
+	};
+	struct omnikv_attach_config ac = {
+		.size		= sizeof(ac),
+		.name		= "omnikv replay",
 	};
 	struct omnikv_namespace ns = {
 		.size		= sizeof(ns),
@@ -627,10 +781,12 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 	uint64_t hbm_bytes;
 	int ret;
 
-	ret = omnikv_pool_info(config->pool, &info);
-	if (ret)
-		return ret;
-	rp->foreign_bytes = info.usable_bytes - info.free_bytes - left_bytes(&info);
+	if (config->pool) {
+		ret = omnikv_pool_info(config->pool, &info);
+		if (ret)
+			return ret;
+		rp->foreign_bytes = info.usable_bytes - info.free_bytes - left_bytes(&info);
+	}
 	rp->flights = calloc(config->concurrency, sizeof(*rp->flights));
 	rp->step_seqs = calloc(config->concurrency, sizeof(*rp->step_seqs));
 	rp->kernels = calloc(nr_layers, sizeof(*rp->kernels));
@@ -639,9 +795,14 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 	if (!rp->flights || !rp->step_seqs || !rp->kernels || !rp->lookup_ns || !rp->ttft_ns)
 		return -ENOMEM;
 
-	ret = omnikv_client_open(config->pool, OMNIKV_CLIENT_F_MANAGER, &rp->client);
-	if (!ret)
-		ret = omnikv_manager_create(rp->client, &mc, &rp->manager, err);
+	if (config->socket) {
+		ret = okv_attach(config->socket, &ac, &rp->manager, err);
+		rp->client = ret ? NULL : omnikv_manager_client(rp->manager);
+	} else {
+		ret = omnikv_client_open(config->pool, OMNIKV_CLIENT_F_MANAGER, &rp->client);
+		if (!ret)
+			ret = omnikv_manager_create(rp->client, &mc, &rp->manager, err);
+	}
 	if (ret)
 		return ret;
 	ret = omnikv_space_open(rp->manager, &ns, rp->plan, &rp->space, &why);
@@ -708,7 +869,8 @@ static void okv_close(struct okv_replay *rp, struct okv_replay_result *res)
 				 ret == -EUCLEAN && check.text[0] ? check.text : strerror(-ret));
 		res->manager.size = sizeof(res->manager);
 		omnikv_manager_stats(rp->manager, &res->manager);
-		res->leaked_leases = res->manager.nr_leased_blocks;
+		/* Commits that wait for a daemon hold what they are to publish. */
+		res->leaked_leases = res->manager.blocks_queued ? 0 : res->manager.nr_leased_blocks;
 		/* What is in memory still is there for the next run. */
 		if (rp->config->spill)
 			res->blocks_flushed = omnikv_manager_flush(rp->manager);
@@ -717,9 +879,9 @@ static void okv_close(struct okv_replay *rp, struct okv_replay_result *res)
 		kept_bytes = kept.cached_bytes + kept.index_bytes;
 		omnikv_manager_destroy(rp->manager);
 	}
-	if (rp->client)
+	if (rp->client && !rp->config->socket)
 		omnikv_client_close(rp->client);
-	if (!omnikv_pool_info(rp->config->pool, &info))
+	if (rp->config->pool && !omnikv_pool_info(rp->config->pool, &info))
 		res->leaked_bytes = info.usable_bytes - info.free_bytes - rp->foreign_bytes -
 				    (left_bytes(&info) == kept_bytes ? kept_bytes : 0);
 

@@ -15,6 +15,8 @@
 #include "gpu.h"
 #include "trace.h"
 
+struct okv_turns;
+
 enum okv_inject {
 	OKV_INJECT_NONE,
 	OKV_INJECT_FLIP,	/* one byte of a stored block, before it is loaded */
@@ -27,7 +29,9 @@ typedef void (*okv_replay_progress_fn)(void *opaque, uint64_t done, uint64_t tot
 /**
  * struct okv_replay_config
  * @trace, @plan:    what is played, and how its blocks are cut; same T
- * @pool:            open, with the plan's granule
+ * @pool:            open, with the plan's granule; NULL where a daemon has it
+ * @socket:          of the daemon whose manager is used; NULL: one of this process's own
+ * @turns, @client:  of several processes, this is that one; NULL: there is one. Not by arrival
  * @is_by_arrival:   requests start when their time has come on the device's clock; else each starts when
  *                   the one before it is committed
  * @device:          "sim", "sim:kernels" or "host"; by arrival needs a simulated one
@@ -42,6 +46,9 @@ struct okv_replay_config {
 	const struct okv_trace		*trace;
 	const struct omnikv_plan	*plan;
 	struct omnikv_pool		*pool;
+	const char			*socket;
+	struct okv_turns		*turns;
+	uint32_t			client;
 	const struct okv_gpu		*gpu;
 	const char			*tenant;
 	const char			*eviction;

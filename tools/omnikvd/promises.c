@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Promises and waits; see promises.h. One thread.
+ * Promises and waits; see promises.h. A table of chains by key, and one list of who waits: both are short,
+ * since they live for as long as a prefill. One thread.
  */
 #include "promises.h"
 

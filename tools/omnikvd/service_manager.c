@@ -15,6 +15,7 @@
 #include "daemon.h"
 #include "error.h"
 #include "manager/catalog.h"
+#include "manager/catalog.h"
 #include "manager/frames.h"
 #include "manager/manager.h"
 #include "manager/session.h"

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Several processes over one daemon; see clients.h.
+ *
+ * This process touches neither pool nor daemon before the end: it forks, kills, waits and adds up. A client
+ * that is killed is followed by another in its place, which goes on behind the request that was lost.
+ */
+#include "clients.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cmd.h"
+#include "conn.h"
+#include "turns.h"
+
+#define STEP_NS		20000000
+#define START_NS	UINT64_C(180000000000)
+#define STOP_NS		UINT64_C(15000000000)
+#define RESERVE_BYTES	(UINT64_C(64) << 20)
+
+struct clients {
+	const struct okv_clients_config	*config;
+	struct okv_clients_result	*result;
+	struct okv_turns		*turns;
+	struct omnikv_error		*err;
+	char				dir[64];	/* "": none */
+	char				socket[96];
+	char				spec[160];
+	pid_t				daemon;		/* 0: none of ours */
+	pid_t				pids[OKV_CLIENTS_MAX];	/* 0: it has ended */
+	uint32_t			ever[OKV_CLIENTS_MAX];	/* its number among all that ever were */
+	uint32_t			nr_ever;
+	uint64_t			next_kill_ns;
+	bool				is_daemons_turn;
+	uint32_t			victim;
+};
+
+static void pause_ns(uint64_t ns)
+{
+	struct timespec ts = { ns / 1000000000u, ns % 1000000000u };
+
+	nanosleep(&ts, NULL);
+}
+
+/* ---- the daemon ----------------------------------------------------------------------------- */
+
+/* A daemon listens before it has touched its memory: it serves when it answers. */
+static bool is_served(const char *path)
+{
+	struct okv_conn *conn;
+
+	if (okv_conn_open(path, NULL, &conn, NULL))
+		return false;
+	okv_conn_close(conn);
+	return true;
+}
+
+/* omnikvd beside this program, or in the path. */
+static void exec_daemon(const struct clients *cl)
+{
+	char path[PATH_MAX + 16], granule[24], reserve[24];
+	uint64_t bytes = 0;
+	ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - 1);
+	char *slash;
+
+	/* What clients keep for themselves is nobody's cache: all of them together a sixteenth. */
+	omnikv_size_parse(cl->config->pool_spec, &bytes, NULL);
+	bytes /= 16 * cl->config->nr_clients;
+	snprintf(reserve, sizeof(reserve), "%llu", (unsigned long long)(bytes < RESERVE_BYTES ? bytes : RESERVE_BYTES));
+	snprintf(granule, sizeof(granule), "%u", cl->config->replay.plan->granule_bytes);
+	if (len > 0) {
+		path[len] = '\0';
+		slash = strrchr(path, '/');
+		if (slash) {
+			strcpy(slash + 1, "omnikvd");
+			execl(path, "omnikvd", "--socket", cl->socket, "--pool", cl->spec, "--granule", granule, "--reserve", reserve,
+			      (char *)NULL);
+		}
+	}
+	execlp("omnikvd", "omnikvd", "--socket", cl->socket, "--pool", cl->spec, "--granule", granule, "--reserve", reserve,
+			      (char *)NULL);
+	_exit(127);
+}
+
+static int start_daemon(struct clients *cl)
+{
+	uint64_t deadline_ns = okv_now_ns() + START_NS;
+	int status, null_fd;
+
+	cl->daemon = fork();
+	if (cl->daemon < 0) {
+		cl->daemon = 0;
+		return -errno;
+	}
+	if (!cl->daemon) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		null_fd = open("/dev/null", O_RDWR);
+		if (null_fd >= 0)
+			dup2(null_fd, STDOUT_FILENO);
+		exec_daemon(cl);
+	}
+	while (!is_served(cl->socket)) {
+		if (waitpid(cl->daemon, &status, WNOHANG) == cl->daemon || okv_now_ns() > deadline_ns) {
+			cl->daemon = 0;
+			snprintf(cl->err->text, sizeof(cl->err->text), "omnikvd could not be started%s",
+				 WIFEXITED(status) && WEXITSTATUS(status) == 127 ? ": it is neither beside omnikv nor in PATH" : "");
+			return -EIO;
+		}
+		pause_ns(STEP_NS / 4);
+	}
+	return 0;
+}
+
+static void kill_daemon(struct clients *cl, int signal)
+{
+	uint64_t deadline_ns = okv_now_ns() + STOP_NS;
+
+	if (!cl->daemon)
+		return;
+	kill(cl->daemon, signal);
+	while (waitpid(cl->daemon, NULL, WNOHANG) == 0) {
+		if (okv_now_ns() > deadline_ns)
+			kill(cl->daemon, SIGKILL);
+		pause_ns(STEP_NS / 4);
+	}
+	cl->daemon = 0;
+}
+
+/* A directory in memory, for the socket and (where the daemon is to be killed) a pool that outlives it. */
+static int make_dir(struct clients *cl)
+{
+	struct stat st;
+
+	snprintf(cl->dir, sizeof(cl->dir), "%s/omnikv-replay-XXXXXX",
+		 !stat("/dev/shm", &st) && S_ISDIR(st.st_mode) ? "/dev/shm" : "/tmp");
+	if (!mkdtemp(cl->dir)) {
+		cl->dir[0] = '\0';
+		return -errno;
+	}
+	snprintf(cl->socket, sizeof(cl->socket), "%s/sock", cl->dir);
+	if (cl->config->kill_ms)
+		snprintf(cl->spec, sizeof(cl->spec), "embedded:%s:%s/pool", cl->config->pool_spec, cl->dir);
+	else
+		snprintf(cl->spec, sizeof(cl->spec), "%s", cl->config->pool_spec);
+	return 0;
+}
+
+static void remove_dir(struct clients *cl)
+{
+	struct dirent *entry;
+	DIR *dir;
+
+	if (!cl->dir[0])
+		return;
+	dir = opendir(cl->dir);
+	while (dir && (entry = readdir(dir)))
+		unlinkat(dirfd(dir), entry->d_name, 0);
+	if (dir)
+		closedir(dir);
+	rmdir(cl->dir);
+}
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+static void run_client(const struct clients *cl, uint32_t place, uint32_t number)
+{
+	struct okv_replay_config config = cl->config->replay;
+	struct okv_replay_result *result = &cl->turns->results[number];
+	struct omnikv_error err = { "" };
+	int ret;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	config.pool = NULL;
+	config.spill = NULL;
+	config.socket = cl->socket;
+	config.turns = cl->turns;
+	config.client = place;
+	config.progress = NULL;
+	ret = okv_replay_run(&config, result, &err);
+	if (ret)
+		snprintf(result->check, sizeof(result->check), "client %u: %s", place, err.text[0] ? err.text : strerror(-ret));
+	_exit(ret ? 1 : 0);
+}
+
+static int start_client(struct clients *cl, uint32_t place)
+{
+	if (cl->nr_ever == OKV_CLIENTS_EVER)
+		return -ENOSPC;
+	cl->ever[place] = cl->nr_ever++;
+	fflush(NULL);
+	cl->pids[place] = fork();
+	if (cl->pids[place] < 0) {
+		cl->pids[place] = 0;
+		return -errno;
+	}
+	if (!cl->pids[place])
+		run_client(cl, place, cl->ever[place]);
+	return 0;
+}
+
+/* A killed client's turn is passed on, its request is lost, another takes its place. */
+static int replace_client(struct clients *cl, uint32_t place)
+{
+	struct okv_client_slot *slot = &cl->turns->slots[place];
+	uint64_t request = slot->next_request;
+
+	cl->pids[place] = 0;
+	if (slot->is_begun) {
+		okv_turns_pass(cl->turns, request);
+		atomic_store(&slot->next_request, request + cl->turns->nr_clients);
+		atomic_store(&slot->is_begun, 0);
+		cl->result->nr_requests_lost++;
+	}
+	return start_client(cl, place);
+}
+
+static int kill_somebody(struct clients *cl)
+{
+	uint32_t place;
+	int ret = 0;
+
+	if (!cl->config->kill_ms || okv_now_ns() < cl->next_kill_ns)
+		return 0;
+	if (cl->is_daemons_turn) {
+		kill_daemon(cl, SIGKILL);
+		cl->result->nr_daemons_killed++;
+		ret = start_daemon(cl);
+	} else {
+		place = cl->victim++ % cl->config->nr_clients;
+		if (cl->pids[place]) {
+			kill(cl->pids[place], SIGKILL);
+			waitpid(cl->pids[place], NULL, 0);
+			cl->result->nr_clients_killed++;
+			ret = replace_client(cl, place);
+		}
+	}
+	cl->is_daemons_turn = !cl->is_daemons_turn;
+	cl->next_kill_ns = okv_now_ns() + cl->config->kill_ms * UINT64_C(1000000);
+	return ret;
+}
+
+/* Those that have ended. A client that failed ends the replay. */
+static int reap(struct clients *cl, uint32_t *nr_running)
+{
+	int status;
+
+	*nr_running = 0;
+	for (uint32_t i = 0; i < cl->config->nr_clients; i++) {
+		if (!cl->pids[i])
+			continue;
+		if (waitpid(cl->pids[i], &status, WNOHANG) != cl->pids[i]) {
+			++*nr_running;
+			continue;
+		}
+		cl->pids[i] = 0;
+		if (WIFEXITED(status) && !WEXITSTATUS(status))
+			continue;
+		if (WIFSIGNALED(status))
+			snprintf(cl->err->text, sizeof(cl->err->text), "client %u ended by signal %d", i, WTERMSIG(status));
+		else
+			snprintf(cl->err->text, sizeof(cl->err->text), "%.255s", cl->turns->results[cl->ever[i]].check);
+		return -EIO;
+	}
+	return 0;
+}
+
+static void show(const struct clients *cl)
+{
+	const struct okv_replay_config *config = &cl->config->replay;
+	char note[96];
+
+	if (!config->progress)
+		return;
+	snprintf(note, sizeof(note), "%llu requests by %u processes", (unsigned long long)cl->turns->nr_done,
+		 cl->config->nr_clients);
+	config->progress(config->opaque, cl->turns->nr_done, config->trace->nr_requests, note);
+}
+
+static int play(struct clients *cl)
+{
+	uint32_t nr_running = 1;
+	int ret = 0;
+
+	for (uint32_t i = 0; i < cl->config->nr_clients && !ret; i++)
+		ret = start_client(cl, i);
+	cl->next_kill_ns = okv_now_ns() + cl->config->kill_ms * UINT64_C(1000000);
+	while (!ret && nr_running) {
+		pause_ns(STEP_NS);
+		ret = reap(cl, &nr_running);
+		if (!ret && nr_running)
+			ret = kill_somebody(cl);
+		show(cl);
+	}
+	for (uint32_t i = 0; i < cl->config->nr_clients; i++) {
+		if (!cl->pids[i])
+			continue;
+		kill(cl->pids[i], SIGKILL);
+		waitpid(cl->pids[i], NULL, 0);
+	}
+	return ret;
+}
+
+/* ---- sums ----------------------------------------------------------------------------------- */
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void add(struct okv_replay_result *sum, const struct okv_replay_result *one)
+{
+	sum->nr_requests += one->nr_requests;
+	sum->nr_refused += one->nr_refused;
+	sum->nr_too_long += one->nr_too_long;
+	sum->nr_failed += one->nr_failed;
+	sum->nr_recomputed += one->nr_recomputed;
+	sum->prompt_tokens += one->prompt_tokens;
+	sum->tokens_hit += one->tokens_hit;
+	sum->blocks_referenced += one->blocks_referenced;
+	sum->blocks_hit += one->blocks_hit;
+	sum->blocks_hit_nvme += one->blocks_hit_nvme;
+	sum->blocks_committed += one->blocks_committed;
+	sum->tail_blocks_committed += one->tail_blocks_committed;
+	sum->tail_needed_bytes += one->tail_needed_bytes;
+	sum->tail_allocated_bytes += one->tail_allocated_bytes;
+	sum->loads_verified += one->loads_verified;
+	sum->bytes_verified += one->bytes_verified;
+	if (!sum->wrong_bytes && one->wrong_bytes)
+		memcpy(sum->first_wrong, one->first_wrong, sizeof(sum->first_wrong));
+	sum->wrong_bytes += one->wrong_bytes;
+	sum->nr_steps += one->nr_steps;
+	sum->leaked_leases += one->leaked_leases;
+	sum->slot_tokens = one->slot_tokens;
+	if (one->check[0])
+		memcpy(sum->check, one->check, sizeof(sum->check));
+	sum->manager.blocks_deduplicated += one->manager.blocks_deduplicated;
+	sum->manager.hash_collisions += one->manager.hash_collisions;
+	sum->manager.blocks_imported += one->manager.blocks_imported;
+	sum->manager.blocks_published += one->manager.blocks_published;
+	sum->manager.blocks_unpublished += one->manager.blocks_unpublished;
+	sum->manager.blocks_queued += one->manager.blocks_queued;
+	sum->device.h2d_bytes += one->device.h2d_bytes;
+	sum->device.d2h_bytes += one->device.d2h_bytes;
+	sum->device.nr_failed += one->device.nr_failed;
+	sum->device.stall_ns += one->device.stall_ns;
+	sum->device.compute_ns += one->device.compute_ns;
+	if (one->device.clock_ns > sum->device.clock_ns)
+		sum->device.clock_ns = one->device.clock_ns;
+	if (one->device.hbm_peak_bytes > sum->device.hbm_peak_bytes)
+		sum->device.hbm_peak_bytes = one->device.hbm_peak_bytes;
+	sum->pipe.checksum_errors += one->pipe.checksum_errors;
+}
+
+/* What the daemon itself has counted, and what its pool holds now that all clients have gone. */
+static void ask_daemon(struct clients *cl)
+{
+	struct omnikv_manager *manager;
+
+	cl->result->daemon.size = sizeof(cl->result->daemon);
+	cl->result->pool.size = sizeof(cl->result->pool);
+	if (omnikv_manager_attach(cl->socket, NULL, &manager, NULL))
+		return;
+	omnikv_manager_shared_stats(manager, &cl->result->daemon);
+	omnikv_pool_info(omnikv_client_pool(omnikv_manager_client(manager)), &cl->result->pool);
+	omnikv_manager_destroy(manager);
+}
+
+static void add_up(struct clients *cl, struct okv_replay_result *result)
+{
+	uint64_t nr = cl->turns->nr_requests, *ns = cl->turns->lookup_ns;
+
+	for (uint32_t i = 0; i < cl->nr_ever; i++)
+		add(result, &cl->turns->results[i]);
+	cl->result->nr_waits = cl->turns->nr_waits;
+	cl->result->nr_late = cl->turns->nr_late;
+	cl->result->nr_away = cl->turns->nr_away;
+	qsort(ns, nr, sizeof(*ns), compare);
+	if (nr) {
+		result->lookup_p50_ns = ns[(nr - 1) / 2];
+		result->lookup_p99_ns = ns[(nr - 1) * 99 / 100];
+	}
+	ask_daemon(cl);
+	result->manager.blocks_evicted = cl->result->daemon.blocks_evicted;
+	result->manager.peak_used_bytes = cl->result->daemon.peak_used_bytes;
+	result->manager.mean_run_blocks = cl->result->pool.nr_runs_begun ?
+		(double)cl->result->pool.nr_placed / (double)cl->result->pool.nr_runs_begun : 0;
+}
+
+int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_result *result,
+		    struct okv_clients_result *clients, struct omnikv_error *err)
+{
+	struct clients cl = { .config = config, .result = clients, .err = err };
+	uint64_t begin_ns = okv_now_ns();
+	int ret = 0;
+
+	memset(result, 0, sizeof(*result));
+	memset(clients, 0, sizeof(*clients));
+	clients->nr_clients = config->nr_clients;
+	cl.turns = okv_turns_create(config->replay.trace->nr_requests, config->nr_clients);
+	if (!cl.turns)
+		return -ENOMEM;
+	if (config->socket) {
+		snprintf(cl.socket, sizeof(cl.socket), "%s", config->socket);
+	} else {
+		ret = make_dir(&cl);
+		if (!ret)
+			ret = start_daemon(&cl);
+	}
+	if (!ret) {
+		ret = play(&cl);
+		add_up(&cl, result);
+	}
+	kill_daemon(&cl, SIGTERM);
+	remove_dir(&cl);
+	okv_turns_destroy(cl.turns);
+	if (ret && !err->text[0])
+		snprintf(err->text, sizeof(err->text), "%s", strerror(-ret));
+	result->wall_s = (double)(okv_now_ns() - begin_ns) / 1e9;
+	return ret;
+}
