@@ -179,6 +179,33 @@ static void every_kernel_has_a_name_and_fits_its_limits(void **state)
 	}
 }
 
+static void the_library_carries_a_fatbin_or_says_why_not(void **state)
+{
+	/* Of a fatbin's header: its magic number, and how long header and code are. */
+	struct {
+		uint32_t	magic;
+		uint16_t	version;
+		uint16_t	header_bytes;
+		uint64_t	bytes;
+	} header;
+	size_t bytes = 1;
+	const void *fatbin = okv_kernels_fatbin(&bytes);
+
+	(void)state;
+	print_message("# %s\n", okv_kernels_build());
+	if (!fatbin) {
+		assert_int_equal(bytes, 0);
+		assert_non_null(strstr(okv_kernels_build(), "no nvcc; run tools/setup"));
+		return;
+	}
+	assert_int_equal(strncmp(okv_kernels_build(), "nvcc ", 5), 0);
+	assert_int_equal((uintptr_t)fatbin % 8, 0);
+	assert_true(bytes > sizeof(header));
+	memcpy(&header, fatbin, sizeof(header));
+	assert_int_equal(header.magic, 0xba55ed50);
+	assert_in_range(header.header_bytes + header.bytes, bytes - 7, bytes);
+}
+
 /* ---- shards ------------------------------------------------------------------------------- */
 
 static void shards_meet_where_the_whole_is_the_same(void **state)
@@ -230,6 +257,7 @@ int main(void)
 		cmocka_unit_test(checksums_are_checked),
 		cmocka_unit_test(ctas_are_capped),
 		cmocka_unit_test(every_kernel_has_a_name_and_fits_its_limits),
+		cmocka_unit_test(the_library_carries_a_fatbin_or_says_why_not),
 		cmocka_unit_test(shards_meet_where_the_whole_is_the_same),
 	};
 
