@@ -52,13 +52,18 @@ static uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* A connection that breaks may be made again at once: its daemon was started anew, as far as can be known. */
 static void drop_locked(struct okv_conn *conn)
 {
-	if (conn->fd < 0)
-		return;
-	close(conn->fd);
+	if (conn->fd >= 0)
+		close(conn->fd);
 	conn->fd = -1;
 	conn->version = 0;
+}
+
+/* Nobody there: not before a pause. */
+static void rest_locked(struct okv_conn *conn)
+{
 	conn->not_before_ns = now_ns() + conn->pause_ns;
 	conn->pause_ns = conn->pause_ns * 2 < PAUSE_MAX_NS ? conn->pause_ns * 2 : PAUSE_MAX_NS;
 }
@@ -321,6 +326,7 @@ static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 
 err_drop:
 	drop_locked(conn);
+	rest_locked(conn);
 	return ret;
 }
 
@@ -408,8 +414,6 @@ int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
 		ret = exchange_locked(conn, call);
 		/* A daemon that was started anew meanwhile is asked once more, where asking twice does no harm. */
 		is_again = ret == -EPIPE && was_up && !is_again && (!conn->is_sent || is_question(call->type));
-		if (is_again)
-			conn->not_before_ns = 0;
 	} while (is_again);
 	pthread_mutex_unlock(&conn->lock);
 	return ret;
@@ -421,6 +425,7 @@ int okv_conn_send(struct okv_conn *conn, uint32_t type, const void *payload, siz
 	struct okv_wire_header header = {
 		.magic = OKV_WIRE_MAGIC, .type = (uint16_t)type, .flags = OKV_WIRE_F_ONE_WAY, .length = (uint32_t)len,
 	};
+	bool is_again = false;
 	int ret;
 
 	if (getpid() != conn->pid)
@@ -428,14 +433,17 @@ int okv_conn_send(struct okv_conn *conn, uint32_t type, const void *payload, siz
 	if (len > OKV_WIRE_PAYLOAD_MAX)
 		return -EMSGSIZE;
 	pthread_mutex_lock(&conn->lock);
-	ret = connect_locked(conn, NULL);
-	if (!ret) {
+	do {
+		ret = connect_locked(conn, NULL);
+		if (ret)
+			break;
 		header.version = (uint16_t)conn->version;
 		header.id = ++conn->last_id;
 		ret = send_frame(conn, &header, &call, 0);
 		if (ret == -EPIPE)
 			drop_locked(conn);
-	}
+		is_again = ret == -EPIPE && !is_again;
+	} while (is_again);
 	pthread_mutex_unlock(&conn->lock);
 	return ret == -EAGAIN ? ret : ret ? -ENOTCONN : 0;
 }

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What engines have cached in a daemon is there when it has been started anew, in memory that the service
+ * manager kept, or in a file: for engines that were there all the time and for new ones, to the byte.
+ *
+ * The index lies in META extents of the pool, so nothing is copied. The test plays the service manager.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/harness/kv_world.h"
+#include "tests/harness/service_manager.h"
+
+#define T	16u
+#define ROUNDS	6
+
+static void make_story(struct kv_story *story, uint32_t salt, uint64_t nr_tokens)
+{
+	*story = (struct kv_story){ 0 };
+	for (uint64_t i = 0; i < nr_tokens; i++)
+		kv_story_add(story, (uint32_t)(salt * 100000 + i));
+}
+
+/* As a request does; how many tokens hit. Every byte is compared. */
+static uint64_t play(const struct kv_world *world, const struct kv_story *story)
+{
+	struct omnikv_seq *seq = kv_open(world, story, true);
+	uint64_t hit = omnikv_seq_tokens(seq);
+	const char *why = hit ? kv_compare(world, seq, story, 0, hit) : NULL;
+
+	if (why)
+		fail_msg("%s", why);
+	if (hit < story->nr_tokens) {
+		assert_int_equal(omnikv_seq_append(seq, story->nr_tokens - hit), 0);
+		kv_store(world, seq, story, hit, story->nr_tokens);
+		assert_true(kv_commit(world, seq, story, true) >= 0);
+	}
+	omnikv_seq_close(seq);
+	return hit;
+}
+
+/* The daemon that comes next may still be starting: a lookup misses then, and nothing else. */
+static void hits_again(const struct kv_world *world, const struct kv_story *story)
+{
+	uint64_t end = now_ms() + 10000, hit;
+
+	do {
+		struct omnikv_seq *seq = kv_open(world, story, true);
+
+		hit = omnikv_seq_tokens(seq);
+		omnikv_seq_close(seq);
+		if (hit < story->nr_tokens)
+			sleep_ms(10);
+	} while (hit < story->nr_tokens && now_ms() < end);
+	assert_int_equal(play(world, story), story->nr_tokens);
+}
+
+static void under_a_service_manager(void **state)
+{
+	const char *const options[] = { "--pool", "64M", "--reserve", "1M", NULL };
+	struct service_manager manager;
+	struct kv_world old, fresh;
+	struct kv_story stories[ROUNDS];
+	int i, k;
+
+	(void)state;
+	service_manager_init(&manager);
+	service_manager_start(&manager, options);
+	kv_world_connect(&old, KV_SHAPE_FULL, T, manager.daemon.socket, NULL);
+	for (i = 0; i < ROUNDS; i++) {
+		make_story(&stories[i], (uint32_t)i + 1, 40 * T + 5);
+		assert_int_equal(play(&old, &stories[i]), 0);
+		if (i % 2)
+			daemon_kill(&manager.daemon);
+		else
+			assert_int_equal(daemon_stop(&manager.daemon, NULL), 0);
+		service_manager_start(&manager, options);
+		kv_world_connect(&fresh, KV_SHAPE_FULL, T, manager.daemon.socket, NULL);
+		for (k = 0; k <= i; k++)
+			assert_int_equal(play(&fresh, &stories[k]), stories[k].nr_tokens);
+		kv_world_detach(&fresh);
+		for (k = 0; k <= i; k++)
+			hits_again(&old, &stories[k]);
+	}
+	kv_world_detach(&old);
+	for (i = 0; i < ROUNDS; i++)
+		kv_story_free(&stories[i]);
+	assert_int_equal(daemon_stop(&manager.daemon, NULL), 0);
+	service_manager_fini(&manager);
+}
+
+static void in_a_file(void **state)
+{
+	struct daemon_case daemon;
+	struct kv_world old, fresh;
+	struct kv_story story;
+	char pool[160];
+	const char *const options[] = { "--pool", pool, "--reserve", "1M", NULL };
+	int i;
+
+	(void)state;
+	daemon_case_init(&daemon);
+	snprintf(pool, sizeof(pool), "embedded:64M:%s/pool", daemon.dir);
+	daemon_start(&daemon, options);
+	make_story(&story, 1, 40 * T + 5);
+	kv_world_connect(&old, KV_SHAPE_HYBRID, T, daemon.socket, NULL);
+		assert_int_equal(play(&old, &story), 0);
+	for (i = 0; i < ROUNDS; i++) {
+		if (i % 2)
+			daemon_kill(&daemon);
+		else
+			assert_int_equal(daemon_stop(&daemon, NULL), 0);
+		daemon_start(&daemon, options);
+		kv_world_connect(&fresh, KV_SHAPE_HYBRID, T, daemon.socket, NULL);
+		assert_int_equal(play(&fresh, &story), story.nr_tokens);
+		kv_world_detach(&fresh);
+		hits_again(&old, &story);
+	}
+	kv_world_detach(&old);
+	kv_story_free(&story);
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(under_a_service_manager),
+		cmocka_unit_test(in_a_file),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
