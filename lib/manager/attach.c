@@ -210,6 +210,26 @@ static int space_of(struct attached *at, struct remote *remote, uint64_t *space)
 	return -ENOTCONN;
 }
 
+/* A request about @remote, whose number on the connection goes to @space, in the request. */
+static int call_about(struct attached *at, struct remote *remote, uint64_t *space, struct okv_call *frame)
+{
+	int ret = -ENOENT;
+
+	/* A daemon that took the connection over from an earlier one knows no namespaces of it. */
+	for (uint32_t i = 0; ret == -ENOENT && i < 2; i++) {
+		ret = space_of(at, remote, space);
+		if (ret)
+			return ret;
+		ret = call(at, remote->nr_groups, frame);
+		if (ret == -ENOENT) {
+			pthread_mutex_lock(&at->lock);
+			remote->epoch = 0;
+			pthread_mutex_unlock(&at->lock);
+		}
+	}
+	return ret == -ENOENT ? -ENOTCONN : ret;
+}
+
 /*
  * The provider's reserve grows with what is allocated, by lengths: extents of this namespace's lengths are had
  * once, so that appends find them while the daemon is away. What is not to be had now is not.
@@ -462,14 +482,13 @@ static int find_asked(struct attached *at, struct remote *remote, const struct o
 		memcpy(req->keys, keys, nr_keys * sizeof(*keys));
 		if (tail)
 			req->keys[nr_keys] = *tail;
-		ret = space_of(at, remote, &req->find.space);
 	}
 	if (!ret) {
 		frame.req = req;
 		frame.req_bytes = sizeof(req->find) + (nr_keys + (tail != NULL)) * sizeof(*keys);
 		frame.reply = reply;
 		frame.reply_max = sizeof(*reply);
-		ret = call(at, remote->nr_groups, &frame);
+		ret = call_about(at, remote, &req->find.space, &frame);
 	}
 	if (ret >= 0) {
 		nr = reply->found.nr * remote->nr_groups;
@@ -535,10 +554,8 @@ static int send_publish(struct attached *at, struct remote *remote, const struct
 	struct okv_call frame = { .type = OKV_WIRE_PUBLISH, .req = &req, .reply = published,
 				  .reply_max = sizeof(*published) };
 	unsigned char *item = req.items;
-	int ret = space_of(at, remote, &req.publish.space);
+	int ret;
 
-	if (ret)
-		return ret;
 	if (pub->parent) {
 		memcpy(item, pub->parent, sizeof(*pub->parent));
 		nr_keys = 1;
@@ -550,7 +567,7 @@ static int send_publish(struct attached *at, struct remote *remote, const struct
 	memcpy(item, pub->crcs, nr_extents * sizeof(*pub->crcs));
 	item += nr_extents * sizeof(*pub->crcs);
 	frame.req_bytes = item - (unsigned char *)&req;
-	ret = call(at, remote->nr_groups, &frame);
+	ret = call_about(at, remote, &req.publish.space, &frame);
 	if (ret < 0)
 		return ret;
 	return published->nr == pub->nr ? published->status : -ENOTCONN;
@@ -590,9 +607,7 @@ static int attached_attach(struct okv_authority *auth, void *opaque, const struc
 	ret = omnikv_extent_io_get(auth->client, extent, 1);
 	if (ret)
 		return ret;
-	ret = space_of(at, remote, &state.space);
-	if (!ret)
-		ret = call(at, remote->nr_groups, &frame);
+	ret = call_about(at, remote, &state.space, &frame);
 	if (ret >= 0 || ret == -ENODATA)
 		okv_daemon_client_sealed(auth->client, extent, 1);
 	if (ret >= 0)
