@@ -28,16 +28,25 @@
 /* The first byte locked by a client process at or behind that of @id; its number, or 0. */
 static uint32_t first_alive(const struct okv_embedded_pool *pool, uint32_t id, int64_t nr)
 {
-	struct flock lock = {
-		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = OKV_SHARE_LOCK + id, .l_len = nr,
-	};
+	uint32_t found = 0;
 
-	/* Where that cannot be asked nobody is taken for dead. */
-	if (fcntl(pool->fd, F_OFD_GETLK, &lock))
-		return id;
-	if (lock.l_type == F_UNLCK)
-		return 0;
-	return lock.l_start > OKV_SHARE_LOCK + id ? (uint32_t)(lock.l_start - OKV_SHARE_LOCK) : id;
+	/* The kernel names any lock of the range, so it is asked until there is none before. */
+	while (nr > 0) {
+		struct flock lock = {
+			.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = OKV_SHARE_LOCK + id, .l_len = nr,
+		};
+
+		/* Where that cannot be asked nobody is taken for dead. */
+		if (fcntl(pool->fd, F_OFD_GETLK, &lock))
+			return id;
+		if (lock.l_type == F_UNLCK)
+			break;
+		if (lock.l_start <= OKV_SHARE_LOCK + id)
+			return id;
+		found = (uint32_t)(lock.l_start - OKV_SHARE_LOCK);
+		nr = found - id;
+	}
+	return found;
 }
 
 bool okv_share_is_alive(const struct okv_embedded_pool *pool, uint32_t id)
