@@ -155,8 +155,8 @@ static void transfers_begin_before_registration_ends_and_call_their_chunk_forwar
 	uint64_t all, seed = 1, bounced;
 
 	(void)state;
-	/* 128 units of 2 MiB a chunk: some 130 ms each, 8 chunks by one or two threads. */
-	open_with(&f, "2G", "register_us", 1000);
+	/* 128 units of 2 MiB a chunk: some 400 ms each, 8 chunks by one thread or a few. */
+	open_with(&f, "2G", "register_us", 3000);
 	all = usable(&f);
 	hbm = fixture_hbm(&f, PIECE);
 	ext = whole(&f);

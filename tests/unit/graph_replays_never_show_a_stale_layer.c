@@ -148,8 +148,7 @@ static void a_load_over_its_deadline_ends_the_wait_and_fails_the_step(void **sta
 {
 	struct toy_config c = {
 		.device = *state, .layout = &layout, .block_tokens = T, .pool_spec = "4M", .nr_slots = 2, .slot_tokens = 512,
-		.layer_ns = 1000, .deadline_ns = 30000000,
-		/* sim: 3 ms a piece */
+		.layer_ns = 1000, .deadline_ns = 300000000,
 		.device_config = { .flags = OMNIKV_DEVICE_F_POISON, .seed = 1 },
 	};
 	struct toy_engine e;
@@ -174,7 +173,7 @@ static void a_load_over_its_deadline_ends_the_wait_and_fails_the_step(void **sta
 	s.new_tokens = T;
 	assert_int_equal(omnikv_seq_append(s.seq, T), 0);
 	if (!strcmp(*state, "cuda"))
-		fixture_cuda_set("copy_us", 100000);
+		fixture_cuda_set("copy_us", 400000);
 	else
 		assert_int_equal(omnikv_device_fail_next(e.dev, 1, -ETIME), 0);
 	ret = toy_graph_step(&e, &g, &s, 1, NULL, NULL, &is_late);

@@ -211,6 +211,43 @@ OMNIKV_API void omnikv_event_reset(struct omnikv_event *event);
 /** 1: fired; 0: not yet; negative errno: poisoned by the transfer that failed. */
 OMNIKV_API int omnikv_event_query(struct omnikv_event *event);
 
+/*
+ * Exchange: planes that every rank needs whole (MLA under tensor parallelism) are fetched over the host's links once
+ * between the ranks, each a part, and go from GPU to GPU from there. Ranks are devices "cuda" of this process.
+ */
+#define OMNIKV_EXCHANGE_RANKS_MAX	64u
+
+/** struct omnikv_exchange_part - @bytes at @off of rank @rank's HBM, for the same place in everybody else's */
+struct omnikv_exchange_part {
+	uint64_t	off;
+	uint64_t	bytes;
+	uint32_t	rank;
+	uint32_t	reserved;
+};
+
+struct omnikv_exchange;
+
+/** @devs: [nr], each another GPU. -EOPNOTSUPP (not "cuda"), -EINVAL, -ENOMEM. The devices outlive it. */
+OMNIKV_API int omnikv_exchange_create(struct omnikv_device *const *devs, uint32_t nr, struct omnikv_exchange **exchange);
+/** Ended before. */
+OMNIKV_API void omnikv_exchange_destroy(struct omnikv_exchange *exchange);
+/**
+ * omnikv_exchange_begin() - queue the copies of all ranks
+ * @hbms:    [nr_ranks] one of each device
+ * @parts:   [nr_parts], no two overlap; each has arrived at its rank: the result of its load has been reaped
+ * @signals: [nr_ranks] events that fire when a rank has all parts; each may be NULL, and so may the array
+ *
+ * Nothing waits on the host. Return: 0, or -EBUSY (one is under way), -EINVAL, or -EIO with the signals poisoned: end it.
+ */
+OMNIKV_API int omnikv_exchange_begin(struct omnikv_exchange *exchange, struct omnikv_hbm *const *hbms,
+				     const struct omnikv_exchange_part *parts, uint32_t nr_parts,
+				     struct omnikv_event *const *signals);
+/**
+ * Wait for all of them. -EIO where a rank was lost, -ETIME after @timeout_ns (copies are still under way: end it again):
+ * what was not signalled is poisoned.
+ */
+OMNIKV_API int omnikv_exchange_end(struct omnikv_exchange *exchange, uint64_t timeout_ns);
+
 /**
  * omnikv_device_poll() - let a simulated device run
  *

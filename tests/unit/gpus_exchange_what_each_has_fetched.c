@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Replicated planes on several GPUs of one process: each fetches its part from the pool, all have everything after.
+ *
+ * On the driver of tests/harness/cuda.
+ */
+#include <errno.h>
+#include <stdio.h>
+
+#include "../harness/ring_fixture.h"
+
+#define NR_RANKS	4
+#define PIECE		8192
+#define NR_PIECES	(3 * NR_RANKS)
+
+struct ranks {
+	struct omnikv_pool		*pool;
+	struct omnikv_client		*client;
+	struct omnikv_device		*devs[NR_RANKS];
+	struct omnikv_ring		*rings[NR_RANKS];
+	struct omnikv_hbm		*hbms[NR_RANKS];
+	struct omnikv_event		*signals[NR_RANKS];
+	struct omnikv_extent		exts[NR_PIECES];
+	struct omnikv_exchange		*exchange;
+};
+
+static void ranks_open(struct ranks *r)
+{
+	struct omnikv_pool_config c = { .size = sizeof(c), .flags = OMNIKV_POOL_F_NO_POPULATE };
+	char name[16];
+	uint32_t i;
+
+	memset(r, 0, sizeof(*r));
+	fixture_device("cuda");
+	fixture_cuda_set("devices", NR_RANKS);
+	assert_int_equal(omnikv_pool_open("4M", &c, &r->pool, NULL), 0);
+	assert_int_equal(omnikv_client_open(r->pool, OMNIKV_CLIENT_F_MANAGER, &r->client), 0);
+	assert_int_equal(omnikv_extent_alloc(r->client, PIECE / 4096, NR_PIECES, NULL, 0, r->exts), 0);
+	for (i = 0; i < NR_PIECES; i++)
+		fixture_fill(omnikv_pool_addr(r->pool, &r->exts[i]), PIECE, i, 0);
+	for (i = 0; i < NR_RANKS; i++) {
+		snprintf(name, sizeof(name), "cuda:%u", i);
+		assert_int_equal(omnikv_device_open(name, NULL, &r->devs[i], NULL), 0);
+		assert_int_equal(omnikv_ring_init(r->client, r->devs[i], NULL, &r->rings[i], NULL), 0);
+		assert_int_equal(omnikv_hbm_create(r->devs[i], NR_PIECES * PIECE, &r->hbms[i]), 0);
+		assert_int_equal(omnikv_event_create(r->devs[i], &r->signals[i]), 0);
+		memset(omnikv_hbm_ptr(r->hbms[i]), 0xa5, NR_PIECES * PIECE);
+	}
+	assert_int_equal(omnikv_exchange_create(r->devs, NR_RANKS, &r->exchange), 0);
+}
+
+static void ranks_close(struct ranks *r)
+{
+	uint32_t i;
+
+	omnikv_exchange_destroy(r->exchange);
+	for (i = 0; i < NR_RANKS; i++) {
+		omnikv_event_destroy(r->signals[i]);
+		omnikv_ring_exit(r->rings[i]);
+		assert_int_equal(omnikv_hbm_destroy(r->hbms[i]), 0);
+		omnikv_device_close(r->devs[i]);
+	}
+	assert_int_equal(fixture_cuda_get("contexts"), 0);
+	assert_int_equal(fixture_cuda_get("streams"), 0);
+	assert_int_equal(fixture_cuda_get("host"), 0);
+	assert_int_equal(fixture_cuda_get("device"), 0);
+	assert_int_equal(fixture_cuda_get("registrations"), 0);
+	assert_int_equal(omnikv_extent_free(r->client, r->exts, NR_PIECES), 0);
+	omnikv_client_close(r->client);
+	omnikv_pool_close(r->pool);
+}
+
+/* Rank i fetches pieces i, i + N, ... */
+static void fetch(struct ranks *r, struct omnikv_exchange_part *parts)
+{
+	struct omnikv_piece pieces[NR_PIECES / NR_RANKS];
+	struct omnikv_sqe *sqe;
+	struct omnikv_cqe *cqe;
+	uint32_t i, k;
+
+	for (i = 0; i < NR_RANKS; i++) {
+		for (k = 0; k < NR_PIECES / NR_RANKS; k++) {
+			uint32_t at = k * NR_RANKS + i;
+
+			pieces[k] = (struct omnikv_piece) { r->exts[at], 0, at * PIECE, PIECE };
+			parts[at] = (struct omnikv_exchange_part) { at * PIECE, PIECE, i, 0 };
+		}
+		sqe = omnikv_get_sqe(r->rings[i]);
+		omnikv_prep_load(sqe, r->hbms[i], pieces, NR_PIECES / NR_RANKS);
+		assert_int_equal(omnikv_submit(r->rings[i]), 1);
+		assert_int_equal(omnikv_wait_cqe(r->rings[i], &cqe, FIXTURE_WAIT_NS), 0);
+		assert_int_equal(cqe->res, NR_PIECES / NR_RANKS * PIECE);
+		omnikv_cqe_seen(r->rings[i], cqe);
+	}
+}
+
+static void each_rank_has_every_piece_and_fetched_one_part(void **state)
+{
+	struct omnikv_device_info info = { .size = sizeof(info) };
+	struct omnikv_exchange_part parts[NR_PIECES];
+	struct ranks r;
+	uint32_t i, k;
+	int round;
+
+	(void)state;
+	ranks_open(&r);
+	for (round = 0; round < 3; round++) {
+		fetch(&r, parts);
+		for (i = 0; i < NR_RANKS; i++)
+			omnikv_event_reset(r.signals[i]);
+		assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, r.signals), 0);
+		assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, r.signals), -EBUSY);
+		assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), 0);
+		for (i = 0; i < NR_RANKS; i++) {
+			assert_int_equal(omnikv_event_query(r.signals[i]), 1);
+			for (k = 0; k < NR_PIECES; k++)
+				assert_true(fixture_is_filled((uint8_t *)omnikv_hbm_ptr(r.hbms[i]) + k * PIECE, PIECE, k, 0));
+			memset(omnikv_hbm_ptr(r.hbms[i]), 0xa5, NR_PIECES * PIECE);
+			assert_int_equal(omnikv_device_info(r.devs[i], &info), 0);
+			assert_int_equal(info.h2d_bytes, (round + 1) * NR_PIECES / NR_RANKS * PIECE);
+		}
+		assert_int_equal(fixture_cuda_get("peer_copies"), (round + 1) * NR_PIECES * (NR_RANKS - 1));
+	}
+	ranks_close(&r);
+}
+
+static void a_copy_that_fails_poisons_every_signal(void **state)
+{
+	struct omnikv_exchange_part parts[NR_PIECES];
+	struct ranks r;
+	uint32_t i;
+	int ret;
+
+	(void)state;
+	ranks_open(&r);
+	fetch(&r, parts);
+	fixture_cuda_set("fail_copy", 7);
+	assert_true(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, r.signals) < 0);
+	for (i = 0; i < NR_RANKS; i++)
+		assert_true(omnikv_event_query(r.signals[i]) < 0);
+	assert_true(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS) < 0);
+
+	/* A GPU that is lost in the middle: the others do not wait for it. */
+	for (i = 0; i < NR_RANKS; i++)
+		omnikv_event_reset(r.signals[i]);
+	fixture_cuda_set("fault_copy", 5);
+	/* Where it is lost while copies are still being queued, the beginning says so already. */
+	ret = omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, r.signals);
+	assert_true(ret == 0 || ret == -EIO);
+	assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), -EIO);
+	for (i = 0; i < NR_RANKS; i++)
+		assert_true(omnikv_event_query(r.signals[i]) < 0);
+	ranks_close(&r);
+}
+
+static void what_can_never_be_right_is_refused(void **state)
+{
+	struct omnikv_exchange_part parts[NR_PIECES], bad;
+	struct omnikv_device *host, *two[2];
+	struct omnikv_exchange *other;
+	struct ranks r;
+
+	(void)state;
+	ranks_open(&r);
+	fetch(&r, parts);
+	bad = parts[0];
+	bad.rank = NR_RANKS;
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, &bad, 1, NULL), -EINVAL);
+	bad = parts[0];
+	bad.off = NR_PIECES * PIECE - PIECE + 1;
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, &bad, 1, NULL), -EINVAL);
+	bad.off = UINT64_MAX - PIECE + 1;
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, &bad, 1, NULL), -EINVAL);
+	bad = parts[0];
+	bad.reserved = 1;
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, &bad, 1, NULL), -EINVAL);
+	assert_int_equal(omnikv_exchange_end(r.exchange, 0), -EINVAL);
+	two[0] = two[1] = r.devs[0];
+	assert_int_equal(omnikv_exchange_create(two, 2, &other), -EINVAL);
+	assert_int_equal(omnikv_exchange_create(two, 1, &other), -EINVAL);
+	assert_int_equal(omnikv_device_open("host", NULL, &host, NULL), 0);
+	two[1] = host;
+	assert_int_equal(omnikv_exchange_create(two, 2, &other), -EOPNOTSUPP);
+	omnikv_device_close(host);
+	ranks_close(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_rank_has_every_piece_and_fetched_one_part),
+		cmocka_unit_test(a_copy_that_fails_poisons_every_signal),
+		cmocka_unit_test(what_can_never_be_right_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
