@@ -22,6 +22,7 @@
 #include "failpoint.h"
 #include "fd.h"
 
+#define SLOW_TIMEOUT_MS	100u
 #define PAUSE_MIN_NS	(10ull * 1000 * 1000)
 #define PAUSE_MAX_NS	(1000ull * 1000 * 1000)
 
@@ -41,6 +42,7 @@ struct okv_conn {
 	uint64_t		pause_ns;
 	uint64_t		not_before_ns;	/* no attempt to connect before */
 	bool			is_sent;	/* the last request left this process */
+	bool			is_slow;	/* the last request got no reply in time */
 	unsigned char		*buf;		/* [OKV_WIRE_FRAME_MAX] */
 };
 
@@ -225,7 +227,9 @@ static int take_reply(struct okv_conn *conn, size_t len, uint64_t id, struct okv
 static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 {
 	uint64_t bytes = (uint64_t)call->req_bytes + call->items_bytes;
-	uint64_t deadline_ns = now_ns() + (call->timeout_ms ? call->timeout_ms : OKV_CONN_TIMEOUT_MS) * 1000000ull;
+	uint32_t timeout_ms = call->timeout_ms ? call->timeout_ms : OKV_CONN_TIMEOUT_MS;
+	uint64_t deadline_ns = now_ns() +
+			       (conn->is_slow && timeout_ms > SLOW_TIMEOUT_MS ? SLOW_TIMEOUT_MS : timeout_ms) * 1000000ull;
 	struct okv_wire_header header = {
 		.magic	 = OKV_WIRE_MAGIC,
 		.version = (uint16_t)(call->type == OKV_WIRE_HELLO ? OKV_WIRE_VERSION : conn->version),
@@ -244,12 +248,15 @@ static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 		ret = send_frame(conn, &header, call, deadline_ns);
 	conn->is_sent = !ret;
 	/* A packet that was not taken at all leaves the connection as it was. */
-	if (ret == -ETIME || ret == -EMSGSIZE)
+	if (ret == -ETIME || ret == -EMSGSIZE) {
+		conn->is_slow |= ret == -ETIME;
 		return ret;
+	}
 	if (ret)
 		goto err_drop;
 	do {
 		len = receive_frame(conn, call->fds_out, deadline_ns);
+		conn->is_slow = len == -ETIME;
 		if (len == -ETIME)
 			return -ETIME;
 		ret = len < 0 ? (int)len : take_reply(conn, (size_t)len, header.id, call);

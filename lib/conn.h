@@ -4,7 +4,8 @@
  *
  * Owns the socket, HELLO, the match of replies to requests. What frames mean is their callers'. A
  * connection that broke is made anew by the first call after a pause that grows from 10 ms to 1 s;
- * until then calls fail at once with -ENOTCONN. Calls from any thread; one request at a time, so
+ * until then calls fail at once with -ENOTCONN. Behind a request that got no reply in time the next ones wait only for a
+ * tenth of a second each, until the daemon says something again. Calls from any thread; one request at a time, so
  * what waits long in the daemon deserves a connection of its own.
  */
 #ifndef OKV_CONN_H

@@ -471,32 +471,6 @@ void okv_share_detach(struct omnikv_client *base, bool is_dead)
 	pthread_mutex_unlock(&pool->lock);
 }
 
-uint64_t okv_share_settle(struct omnikv_pool *base)
-{
-	struct okv_embedded_pool *pool = okv_embedded_pool(base);
-	struct okv_embedded_client *client;
-	uint64_t nr = 0;
-
-	for (;;) {
-		pthread_mutex_lock(&pool->lock);
-		for (client = pool->clients; client; client = client->next)
-			if (client->is_remote && client->is_absent &&
-			    (client->is_over || client->is_dead || !okv_share_is_alive(pool, client->id)))
-				break;
-		pthread_mutex_unlock(&pool->lock);
-		if (!client)
-			break;
-		okv_embedded_client_close(&client->client);
-	}
-	pthread_mutex_lock(&pool->lock);
-	okv_share_settle_locked(pool);
-	for (client = pool->clients; client; client = client->next)
-		nr += client->is_remote && client->is_absent;
-	nr += pool->nr_limbo;
-	pthread_mutex_unlock(&pool->lock);
-	return nr;
-}
-
 static uint64_t table_sum(const struct okv_lease_table *table)
 {
 	uint64_t nr = 0, granule, i;
@@ -509,6 +483,38 @@ static uint64_t table_sum(const struct okv_lease_table *table)
 		for (i = granule; i < granule + OKV_LEASE_GRANULES_A_BIT && i < table->nr_granules; i++)
 			nr += atomic_load_explicit(&table->counts[i], memory_order_relaxed);
 	}
+	return nr;
+}
+
+/* One that said that it is over may still have transfers under way, where its connection broke before they ended. */
+static bool is_gone(const struct okv_embedded_pool *pool, const struct okv_embedded_client *client)
+{
+	return client->is_dead || (client->is_over && !table_sum(&client->leases)) ||
+	       !okv_share_is_alive(pool, client->id);
+}
+
+uint64_t okv_share_settle(struct omnikv_pool *base)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base);
+	struct okv_embedded_client *client;
+	uint64_t nr = 0;
+
+	for (;;) {
+		pthread_mutex_lock(&pool->lock);
+		for (client = pool->clients; client; client = client->next)
+			if (client->is_remote && client->is_absent && is_gone(pool, client))
+				break;
+		pthread_mutex_unlock(&pool->lock);
+		if (!client)
+			break;
+		okv_embedded_client_close(&client->client);
+	}
+	pthread_mutex_lock(&pool->lock);
+	okv_share_settle_locked(pool);
+	for (client = pool->clients; client; client = client->next)
+		nr += client->is_remote && client->is_absent;
+	nr += pool->nr_limbo;
+	pthread_mutex_unlock(&pool->lock);
 	return nr;
 }
 

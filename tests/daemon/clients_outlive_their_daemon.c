@@ -136,6 +136,38 @@ static void allocation_lives_on_the_reserve_while_the_daemon_is_away(void **stat
 	omnikv_pool_close(pool);
 }
 
+static void a_daemon_that_hangs_holds_nobody_up(void **state)
+{
+	struct omnikv_pool *pool = open_pool();
+	struct omnikv_client *engine;
+	struct omnikv_extent mine[RESERVE], ext;
+	uint64_t begin;
+	uint32_t i;
+
+	(void)state;
+	assert_int_equal(omnikv_client_open(pool, 0, &engine), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &ext), 0);
+	kill(the_daemon.pid, SIGSTOP);
+	/* The first one waits for its deadline, those behind it no more. */
+	begin = now_ms();
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &mine[0]), 0);
+	assert_in_range(now_ms() - begin, 0, 8000);
+	begin = now_ms();
+	for (i = 1; i < 10; i++)
+		assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &mine[i]), 0);
+	assert_in_range(now_ms() - begin, 0, 5000);
+	kill(the_daemon.pid, SIGCONT);
+	sleep_ms(200);
+	/* It has done what nobody waited for any more; that is given back. */
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &mine[i]), 0);
+	assert_in_range(granules_in(pool, OMNIKV_EXTENT_PRIVATE), 12, 12 + RESERVE);
+	assert_int_equal(omnikv_extent_seal(engine, mine, 11), 0);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_SEALED), 11);
+	omnikv_client_close(engine);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES - 11);
+	omnikv_pool_close(pool);
+}
+
 /* A process with a client: leases @ext, allocates, says so, and waits to be killed. */
 static pid_t start_client(const struct omnikv_extent *ext, uint32_t nr_granules)
 {
@@ -238,6 +270,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		TEST(allocation_lives_on_the_reserve_while_the_daemon_is_away),
+		TEST(a_daemon_that_hangs_holds_nobody_up),
 		TEST(what_idle_clients_hold_is_not_used_again),
 		TEST(a_daemon_with_another_pool_is_none),
 	};

@@ -168,8 +168,11 @@ static void a_client_that_says_that_it_is_over_leaves_its_transfers(void **state
 	okv_lease_sub(&engine.table, (uint32_t)ext[1].granule);
 	assert_int_equal(okv_share_settle(pool), 0);
 	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
-	/* Over is over, although the process still has the memory. */
+	/* Over is over, although the process still has the memory; but not before its transfers are. */
+	okv_lease_add(&engine.table, 9);
 	okv_share_detach(engine.client, false);
+	assert_int_equal(okv_share_settle(pool), 1);
+	okv_lease_sub(&engine.table, 9);
 	assert_int_equal(okv_share_settle(pool), 0);
 	process_end(&engine);
 	omnikv_pool_close(pool);
