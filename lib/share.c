@@ -342,9 +342,12 @@ static int memory_open(struct okv_embedded_pool *pool, uint32_t id, int flags)
 	int fd;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", pool->fd);
-	fd = OKV_FAILPOINT("share.memory") ? -1 : okv_fd_high(open(path, flags | O_CLOEXEC));
+	fd = -OKV_FAILPOINT("share.memory");
+	if (fd)
+		return fd;
+	fd = okv_fd_high(open(path, flags | O_CLOEXEC));
 	if (fd < 0)
-		return errno ? -errno : -EMFILE;
+		return -errno;
 	if (id && fcntl(fd, F_OFD_SETLK, &lock)) {
 		int ret = -errno;
 

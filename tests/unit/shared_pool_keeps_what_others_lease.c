@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "failpoint.h"
 #include "manager/index.h"
 #include "share.h"
 
@@ -304,6 +305,34 @@ static void who_does_not_share_waits_for_the_last_client(void **state)
 	unlink(path);
 }
 
+static void a_client_that_cannot_be_attached_leaves_nothing(void **state)
+{
+	static const char *const names[] = { "share.memory", "share.table" };
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	struct omnikv_pool *pool = open_pool("4M", -1);
+	struct omnikv_client *client = NULL;
+	struct okv_share_fds fds;
+	uint32_t i;
+
+	(void)state;
+	for (i = 0; i < 2; i++) {
+		struct okv_failpoint point = { .name = names[i], .nth = 1, .error = EMFILE };
+
+		okv_failpoint_arm(&point);
+		assert_int_equal(okv_share_attach(pool, OMNIKV_CLIENT_F_MANAGER, &client, &fds), -EMFILE);
+		okv_failpoint_disarm(names[i]);
+		assert_null(client);
+		assert_int_equal(omnikv_pool_info(pool, &info), 0);
+		assert_int_equal(info.nr_clients, 0);
+		assert_int_equal(okv_share_settle(pool), 0);
+	}
+	/* Not even the place of the manager is taken. */
+	assert_int_equal(okv_share_attach(pool, OMNIKV_CLIENT_F_MANAGER, &client, &fds), 0);
+	omnikv_client_close(client);
+	close(fds.memory);
+	omnikv_pool_close(pool);
+}
+
 static const struct omnikv_extent *held;
 
 static bool is_held(void *opaque, const struct omnikv_extent *extent)
@@ -355,6 +384,7 @@ int main(void)
 		cmocka_unit_test(a_new_authority_over_kept_memory_goes_on),
 		cmocka_unit_test(a_new_authority_over_a_file_goes_on),
 		cmocka_unit_test(who_does_not_share_waits_for_the_last_client),
+		cmocka_unit_test(a_client_that_cannot_be_attached_leaves_nothing),
 		cmocka_unit_test(held_blocks_are_passed_over),
 	};
 
