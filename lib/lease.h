@@ -23,6 +23,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fence.h"
+
 #define OKV_LEASE_GRANULES_A_BIT	1024u	/* a page of counters */
 
 /** @touched, @counts: in the shared memory; NULL: no table */
@@ -61,7 +63,7 @@ static inline void okv_lease_add(struct okv_lease_table *table, uint32_t granule
 	if (!(atomic_load_explicit(&table->touched[bit / 64], memory_order_relaxed) >> (bit % 64) & 1))
 		atomic_fetch_or(&table->touched[bit / 64], 1ull << (bit % 64));
 	atomic_fetch_add(&table->counts[granule], 1);
-	atomic_thread_fence(memory_order_seq_cst);
+	okv_fence(memory_order_seq_cst);
 }
 
 static inline void okv_lease_sub(struct okv_lease_table *table, uint32_t granule)

@@ -267,7 +267,7 @@ static bool limbo_look(struct okv_embedded_pool *pool, uint64_t from)
 
 	if (pool->nr_unknown)
 		return false;
-	atomic_thread_fence(memory_order_seq_cst);
+	okv_fence(memory_order_seq_cst);
 	for (i = from; i < pool->nr_limbo; i++) {
 		if (okv_share_count_locked(pool, pool->limbo[i]))
 			pool->limbo[kept++] = pool->limbo[i];

@@ -20,6 +20,7 @@
 #include "core/types.h"
 #include "crc32c.h"
 #include "failpoint.h"
+#include "fence.h"
 #include "manager/index_shared.h"
 
 #define HUGE_BYTES	(2u << 20)
@@ -198,7 +199,7 @@ static bool is_live(const struct okv_index *ix, uint32_t id)
 static void tables_begin(struct okv_index *ix)
 {
 	__atomic_store_n(&ix->head->tables, ix->head->tables + 1, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_RELEASE);
+	okv_fence(memory_order_release);
 }
 
 static void tables_end(struct okv_index *ix)
@@ -432,7 +433,7 @@ static inline struct okv_bucket *table_home(const struct table *tab, uint32_t ta
 static inline void bucket_begin(struct okv_bucket *bucket)
 {
 	__atomic_store_n(&bucket->version, bucket->version + 1, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_RELEASE);
+	okv_fence(memory_order_release);
 }
 
 static inline void bucket_end(struct okv_bucket *bucket)
@@ -2035,7 +2036,7 @@ int okv_index_recover(const struct okv_index_config *config, uint64_t head_off, 
 		goto err_leave;
 	/* Readers look again until all is in place. */
 	__atomic_store_n(&ix->head->tables, ix->head->tables | 1, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_RELEASE);
+	okv_fence(memory_order_release);
 	ret = table_renew(ix);
 	if (ret)
 		goto err_leave;

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "crc32c.h"
+#include "fence.h"
 #include "manager/catalog_shared.h"
 #include "manager/index.h"
 #include "manager/index_shared.h"
@@ -65,7 +66,7 @@ static inline const void *reader_at(const struct okv_reader *reader, uint64_t of
 /* After it: what was copied before is what @version said, if that has not changed. */
 static inline bool is_still(const uint32_t *version, uint32_t was)
 {
-	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	okv_fence(memory_order_acquire);
 	return __atomic_load_n(version, __ATOMIC_RELAXED) == was;
 }
 
