@@ -67,6 +67,7 @@
 #define OKV_CU_STREAM_WAIT_VALUE_GEQ			0x0u
 #define OKV_CU_STREAM_WRITE_VALUE_DEFAULT		0x0u
 #define OKV_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL		1
+#define OKV_CU_STREAM_CAPTURE_MODE_RELAXED		2
 #define OKV_CU_STREAM_CAPTURE_STATUS_NONE		0
 #define OKV_CU_EVENT_DEFAULT				0x0u
 #define OKV_CU_MEM_ALLOCATION_TYPE_PINNED		1
@@ -167,6 +168,7 @@ struct okv_cu_memcpy_attributes {
 	X(cuStreamWaitValue64, 11070, 1, (void *stream, uint64_t ptr, uint64_t value, unsigned int flags)) \
 	X(cuStreamWriteValue64, 11070, 1, (void *stream, uint64_t ptr, uint64_t value, unsigned int flags)) \
 	X(cuStreamBeginCapture, 10010, 1, (void *stream, int mode)) \
+	X(cuThreadExchangeStreamCaptureMode, 10010, 1, (int *mode)) \
 	X(cuStreamEndCapture, 10000, 1, (void *stream, void **graph)) \
 	X(cuStreamIsCapturing, 10000, 1, (void *stream, int *status)) \
 	X(cuGraphInstantiateWithFlags, 11040, 1, (void **exec, void *graph, unsigned long long flags)) \

@@ -65,6 +65,14 @@ struct okv_device_ops {
 	int (*stream_attach)(struct omnikv_device *dev, void *native, struct omnikv_stream **stream);
 	void *(*stream_native)(struct omnikv_stream *stream);
 
+	/*
+	 * Where the CPU does not read HBM: memory that a stream can write, and a copy from device memory into it, in the
+	 * stream's order. NULL elsewhere.
+	 */
+	int (*pinned_alloc)(struct omnikv_device *dev, uint64_t bytes, void **ptr);
+	void (*pinned_free)(struct omnikv_device *dev, void *ptr);
+	int (*stream_read)(struct omnikv_stream *stream, void *pinned, const void *hbm, uint64_t bytes);
+
 	/* Captured work; all NULL: there is no capture, and a graph's waits and records are the stream's own. */
 	int (*graph_create)(struct omnikv_device *dev, uint64_t timeout_ns, struct omnikv_graph **graph);
 	void (*graph_destroy)(struct omnikv_graph *graph);

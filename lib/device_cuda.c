@@ -471,6 +471,42 @@ static int cuda_stream_record(struct omnikv_stream *base, struct omnikv_event *e
 	return ret;
 }
 
+static int cuda_stream_read(struct omnikv_stream *base, void *pinned, const void *hbm, uint64_t bytes)
+{
+	struct omnikv_device *dev = base->dev;
+	int ret = okv_cuda_enter(dev);
+
+	if (ret)
+		return ret;
+	ret = okv_cuda_check(dev, okv_cuda_of(dev)->drv.cuMemcpyDtoHAsync(pinned, (uintptr_t)hbm, bytes,
+									  ((struct cuda_stream *)base)->stream));
+	okv_cuda_leave(dev);
+	return ret;
+}
+
+static int cuda_pinned_alloc(struct omnikv_device *dev, uint64_t bytes, void **ptr)
+{
+	int ret = okv_cuda_enter(dev);
+
+	if (ret)
+		return ret;
+	ret = okv_cuda_check(dev, okv_cuda_of(dev)->drv.cuMemHostAlloc(ptr, bytes, OKV_CU_MEMHOSTALLOC_PORTABLE |
+										    OKV_CU_MEMHOSTALLOC_DEVICEMAP));
+	okv_cuda_leave(dev);
+	return ret;
+}
+
+static void cuda_pinned_free(struct omnikv_device *dev, void *ptr)
+{
+	struct okv_cuda *cuda = okv_cuda_of(dev);
+	void *context;
+
+	/* Also of a lost context. */
+	cuda->drv.cuCtxPushCurrent(cuda->context);
+	cuda->drv.cuMemFreeHost(ptr);
+	cuda->drv.cuCtxPopCurrent(&context);
+}
+
 static void doze(uint64_t ns)
 {
 	struct timespec ts = { .tv_nsec = (long)ns };
@@ -545,6 +581,9 @@ const struct okv_device_ops okv_device_cuda = {
 	.stream_sync = cuda_stream_sync,
 	.stream_attach = cuda_stream_attach,
 	.stream_native = cuda_stream_native,
+	.pinned_alloc = cuda_pinned_alloc,
+	.pinned_free = cuda_pinned_free,
+	.stream_read = cuda_stream_read,
 	.event_fired = cuda_event_fired,
 	.event_create = cuda_event_create,
 	.event_destroy = cuda_event_destroy,

@@ -43,6 +43,17 @@ void okv_cuda_driver_close(struct okv_cuda_driver *drv);
 const char *okv_cuda_error_text(const struct okv_cuda_driver *drv, int error, char *text, size_t bytes);
 /** The errno of conventions for a driver's error. */
 int okv_cuda_errno(int error);
+/**
+ * For threads of the library's own: what they ask of the driver is no part of a capture that some thread of the engine
+ * has under way, and must neither be refused nor spoil that.
+ */
+static inline void okv_cuda_thread_relax(const struct okv_cuda_driver *drv)
+{
+	int mode = OKV_CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	drv->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 /** After this error the context is of no use. */
 bool okv_cuda_is_fatal(int error);
 

@@ -486,6 +486,7 @@ static void ring_begin(struct omnikv_ring *ring)
 	prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
 	if (cuda->drv.cuCtxSetCurrent(cuda->context))
 		atomic_store(&cuda->is_lost, 1);
+	okv_cuda_thread_relax(&cuda->drv);
 }
 
 /* Events that the device has fired meanwhile: only looking at them tells the ring. */

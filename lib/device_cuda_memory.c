@@ -324,6 +324,7 @@ static void *registrar(void *arg)
 
 	if (map->drv.cuCtxSetCurrent(map->context))
 		return NULL;
+	okv_cuda_thread_relax(&map->drv);
 	while (!atomic_load(&map->is_stopping) && chunk_pick(map, &i))
 		chunk_register(map, i);
 	map->drv.cuCtxSetCurrent(NULL);

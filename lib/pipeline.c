@@ -184,6 +184,8 @@ static void pipe_free(struct omnikv_pipe *pipe)
 		stage_free(&pipe->stages[s]);
 	if (pipe->accepted_event)
 		omnikv_event_destroy(pipe->accepted_event);
+	if (pipe->accepted_copy)
+		pipe->dev->ops->pinned_free(pipe->dev, pipe->accepted_copy);
 	if (pipe->aux)
 		omnikv_stream_destroy(pipe->aux);
 	free(pipe->step.seqs);
@@ -301,6 +303,13 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 	ret = stages_grow(pipe, pipe->nr_layers);
 	if (!ret)
 		ret = omnikv_event_create(pipe->dev, &pipe->accepted_event);
+	if (!ret && pipe->draft_tokens && !pipe->dev->ops->is_cpu_readable) {
+		void *copy;
+
+		ret = pipe->dev->ops->pinned_alloc(pipe->dev, pipe->max_seqs * sizeof(*pipe->accepted_copy), &copy);
+		if (!ret)
+			pipe->accepted_copy = copy;
+	}
 	if (!ret)
 		ret = omnikv_stream_create(pipe->dev, &pipe->aux);
 	if (ret)

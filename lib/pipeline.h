@@ -144,7 +144,8 @@ struct omnikv_pipe {
 	struct okv_pipe_draft	*drafts;	/* [max_seqs] */
 	uint32_t		nr_drafts;	/* sequences of that step */
 	struct omnikv_event	*accepted_event;
-	const uint32_t		*accepted;	/* device memory; NULL: not decided there */
+	const uint32_t		*accepted;	/* where the CPU reads it; NULL: not decided on the device */
+	uint32_t		*accepted_copy;	/* [max_seqs]; NULL where the CPU reads device memory */
 	struct okv_pipe_op	gather;		/* of omnikv_drafts_commit() */
 	/* Storage of all operations, grown at step begin. */
 	struct okv_pipe_stage	*stages;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "pipeline.h"
 #include "sequence.h"
 
@@ -174,6 +175,14 @@ int omnikv_drafts_accept_on_device(struct omnikv_step *step, const uint32_t *acc
 	if (!step->is_open || !accepted || !pipe->draft_tokens || pipe->accepted)
 		return -EINVAL;
 	omnikv_event_reset(pipe->accepted_event);
+	if (pipe->accepted_copy) {
+		ret = stream->dev == pipe->dev ?
+			      pipe->dev->ops->stream_read(stream, pipe->accepted_copy, accepted, step->nr_seqs * sizeof(*accepted)) :
+			      -EINVAL;
+		if (ret)
+			return ret;
+		accepted = pipe->accepted_copy;
+	}
 	ret = omnikv_stream_record(stream, pipe->accepted_event);
 	if (!ret)
 		pipe->accepted = accepted;

@@ -174,7 +174,7 @@ static uint32_t tree_walk(const struct llm_seq *s, uint32_t vocab, uint32_t *pat
 struct on_device {
 	struct llm_engine	*engine;
 	struct llm_seq		*seq;
-	uint32_t		counts[2];
+	uint32_t		*counts;	/* [2] of the device */
 	bool			is_wanted;
 };
 
@@ -210,7 +210,8 @@ static void one_kept(struct llm_case *c, const struct llm_config *config)
 	struct omnikv_device_info before = { .size = sizeof(before) }, after = { .size = sizeof(after) };
 	struct llm_config kept = *config;
 	uint32_t vocab = c->model.shape.vocab, parent[16], path[16], n, i, round = 0;
-	struct on_device on_device = { .counts = { 0 } };
+	struct on_device on_device = { 0 };
+	struct omnikv_hbm *count_hbm;
 	uint64_t seed = 7, counts[16] = { 0 };
 	struct llm_engine e;
 	struct llm_seq s[2];
@@ -226,6 +227,8 @@ static void one_kept(struct llm_case *c, const struct llm_config *config)
 	}
 	on_device.engine = &e;
 	on_device.seq = &s[0];
+	assert_int_equal(omnikv_hbm_create(e.dev, 2 * sizeof(*on_device.counts), &count_hbm), 0);
+	on_device.counts = omnikv_hbm_ptr(count_hbm);
 	while (s[0].nr_done + 5 < c->nr_tokens) {
 		uint64_t at = s[0].nr_done;
 		bool is_tree = round % 3 == 1;
@@ -286,6 +289,7 @@ static void one_kept(struct llm_case *c, const struct llm_config *config)
 	llm_case_compare(c, &s[0], 1);
 	llm_seq_close(&s[0]);
 	llm_seq_close(&s[1]);
+	assert_int_equal(omnikv_hbm_destroy(count_hbm), 0);
 	llm_engine_close(&e);
 }
 

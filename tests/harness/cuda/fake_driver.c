@@ -58,6 +58,7 @@ struct stream {
 	bool		is_busy;
 	bool		is_ending;
 	struct graph	*capture;
+	bool		is_global;	/* ... of mode 0 */
 };
 
 struct graph {
@@ -90,6 +91,9 @@ static struct stream *streams;
 static unsigned long long next_handle;
 static __thread struct context *stack[MAX_STACK];
 static __thread int depth;
+/* Of threads that have not said otherwise: calls that are no work of a stream are refused while somebody captures. */
+static __thread int capture_mode;
+static int nr_captures;		/* of mode 0, which holds for all threads */
 
 static long cfg_devices, cfg_version, cfg_max_register, cfg_register_us, cfg_copy_us, cfg_batch, cfg_kernels, cfg_init_error;
 static long cfg_no_stream_ops;
@@ -281,6 +285,12 @@ static int current(struct context **out)
 	return c->fault;
 }
 
+/* Locked, for calls that a capture cannot have beside it. */
+static int is_unsafe(void)
+{
+	return nr_captures && capture_mode == 0 ? 900 : 0;
+}
+
 static int okv_cuInit(unsigned int flags)
 {
 	(void)flags;
@@ -462,6 +472,9 @@ static int okv_cuMemAlloc(uint64_t *ptr, size_t bytes)
 	void *got;
 
 	ENTER(c);
+	ret = is_unsafe();
+	if (ret)
+		goto out_unlock;
 	got = fires(&fail_alloc) ? NULL : map(bytes);
 	if (!got) {
 		ret = OKV_CUDA_ERROR_OUT_OF_MEMORY;
@@ -494,6 +507,9 @@ static int okv_cuMemHostAlloc(void **ptr, size_t bytes, unsigned int flags)
 
 	ENTER(c);
 	(void)flags;
+	ret = is_unsafe();
+	if (ret)
+		goto out_unlock;
 	got = fires(&fail_alloc) ? NULL : map(bytes);
 	if (!got) {
 		ret = OKV_CUDA_ERROR_OUT_OF_MEMORY;
@@ -527,6 +543,9 @@ static int okv_cuMemHostRegister(void *ptr, size_t bytes, unsigned int flags)
 
 	ENTER(c);
 	(void)flags;
+	ret = is_unsafe();
+	if (ret)
+		goto out_unlock;
 	if ((long)bytes > cfg_max_register || fires(&fail_register) || (uintptr_t)ptr % 4096 || bytes % 4096) {
 		ret = OKV_CUDA_ERROR_INVALID_VALUE;
 		goto out_unlock;
@@ -966,7 +985,7 @@ static int okv_cuStreamQuery(void *stream)
 	struct stream *s = stream;
 
 	ENTER(c);
-	if (s->capture)
+	if (s->capture || is_unsafe())
 		ret = 900;
 	else if (s->first || s->is_busy)
 		ret = OKV_CUDA_ERROR_NOT_READY;
@@ -1085,11 +1104,13 @@ static int okv_cuStreamBeginCapture(void *stream, int mode)
 	struct stream *s = stream;
 
 	ENTER(c);
-	(void)mode;
-	if (s->capture)
+	if (s->capture || s->is_global) {
 		ret = OKV_CUDA_ERROR_INVALID_VALUE;
-	else
-		s->capture = calloc(1, sizeof(*s->capture));
+		goto out_unlock;
+	}
+	s->capture = calloc(1, sizeof(*s->capture));
+	s->is_global = mode == 0;
+	nr_captures += s->is_global;
 	LEAVE();
 }
 
@@ -1102,8 +1123,19 @@ static int okv_cuStreamEndCapture(void *stream, void **graph)
 		ret = OKV_CUDA_ERROR_INVALID_VALUE;
 	*graph = s->capture;
 	s->capture = NULL;
+	nr_captures -= s->is_global;
+	s->is_global = false;
 	nr_graphs++;
 	LEAVE();
+}
+
+static int okv_cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	int old = capture_mode;
+
+	capture_mode = *mode;
+	*mode = old;
+	return 0;
 }
 
 static int okv_cuStreamIsCapturing(void *stream, int *status)
