@@ -547,7 +547,7 @@ static int send_publish(struct attached *at, struct remote *remote, const struct
 					      OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX * (sizeof(struct omnikv_extent) + 4)];
 	} req = {
 		.publish = {
-			.position = pub->position, .nr = pub->nr, .tail_tokens = pub->tail_tokens,
+			.position = pub->position, .nr = pub->nr, .tail_tokens = pub->tail_tokens, .epoch = pub->epoch,
 			.has_parent = pub->parent != NULL, .nr_groups = remote->nr_groups,
 		},
 	};
@@ -694,6 +694,58 @@ static int attached_promise(struct okv_authority *auth, void *opaque, const stru
 	return ret < 0 ? ret : 0;
 }
 
+static int attached_join(struct okv_authority *auth, void *opaque, const struct omnikv_join *join)
+{
+	uint32_t nr = __builtin_popcount(join->groups);
+	struct {
+		struct okv_wire_join	join;
+		unsigned char		items[OMNIKV_GROUPS_MAX * (sizeof(struct omnikv_extent) + 4)];
+	} req = {
+		.join = {
+			.position = join->position, .nr_tokens = join->nr_tokens, .part = join->part,
+			.nr_parts = join->nr_parts, .groups = join->groups, .timeout_ms = join->timeout_ms, .key = *join->key,
+		},
+	};
+	struct okv_call frame = {
+		.type = OKV_WIRE_JOIN, .req = &req,
+		.req_bytes = sizeof(req.join) + nr * (sizeof(*join->extents) + sizeof(*join->crcs)),
+	};
+	int ret;
+
+	if (join->parent)
+		req.join.parent = *join->parent;
+	memcpy(req.items, join->extents, nr * sizeof(*join->extents));
+	memcpy(req.items + nr * sizeof(*join->extents), join->crcs, nr * sizeof(*join->crcs));
+	ret = -OKV_FAILPOINT("join.send");
+	if (!ret)
+		ret = call_about(attached_of(auth), opaque, &req.join.space, &frame);
+	(void)OKV_FAILPOINT("join.sent");
+	if (ret >= 0 || ret == -ECANCELED || ret == -ESTALE)
+		okv_daemon_client_sealed(auth->client, join->extents, nr);
+	return ret;
+}
+
+static int64_t attached_epoch(struct okv_authority *auth)
+{
+	struct okv_wire_epoch epoch;
+	struct okv_call frame = { .type = OKV_WIRE_EPOCH, .reply = &epoch, .reply_max = sizeof(epoch) };
+	int ret = call(attached_of(auth), 0, &frame);
+
+	return ret < 0 ? ret : (int64_t)epoch.epoch;
+}
+
+/* In the pool's memory, which is there without the daemon. */
+static uint64_t attached_epoch_now(struct okv_authority *auth, void *opaque, uint64_t known)
+{
+	struct okv_reader_space rspace;
+	struct okv_reader reader;
+	struct remote *remote = opaque;
+	bool has;
+
+	has = reader_of(attached_of(auth), remote, &reader, &rspace);
+	return has || reader.base ? okv_reader_epoch(&reader) : known;
+}
+
 /* One waits at a time; others of this process wait for that. */
 static int attached_wait(struct okv_authority *auth, void *opaque, const struct omnikv_key *key, uint32_t timeout_ms)
 {
@@ -744,6 +796,9 @@ static const struct okv_authority_ops attached_ops = {
 	.stats		= attached_stats,
 	.promise	= attached_promise,
 	.wait		= attached_wait,
+	.join		= attached_join,
+	.epoch		= attached_epoch,
+	.epoch_now	= attached_epoch_now,
 	.destroy	= attached_destroy,
 };
 

@@ -55,6 +55,7 @@ enum okv_published {
  * @position:  of the first
  * @nr:        1 to OKV_AUTHORITY_BLOCKS
  * @tail_tokens: 0: full blocks; else the one block is a partial tail
+ * @epoch:     in which they were committed; of another one they are refused with -ESTALE. Its low 32 bits count
  * @keys:      [nr]
  * @extents, @crcs: [nr][groups]; PRIVATE of the client
  * @published: [nr] results, also on errors
@@ -64,6 +65,7 @@ struct okv_publication {
 	uint32_t			position;
 	uint32_t			nr;
 	uint32_t			tail_tokens;
+	uint32_t			epoch;
 	const struct omnikv_key		*keys;
 	const struct omnikv_extent	*extents;
 	const uint32_t			*crcs;
@@ -98,6 +100,9 @@ struct okv_use {
  * @reset:      drop all that nothing holds; how many blocks
  * @stats:      of the authority; @stats is of the library's own size
  * @promise:    these blocks are being computed here, for so long; 0: not any more. NULL: -EOPNOTSUPP
+ * @join:       one part of a block; NULL: -EOPNOTSUPP
+ * @epoch:      everything that is cached is of an older one from now on; the new one. NULL: -EOPNOTSUPP
+ * @epoch_now:  the epoch as it is; @known where nobody can tell. No request
  * @wait:       1: the block is cached; 0: nobody computes it; -ETIME. NULL: -EOPNOTSUPP
  */
 struct okv_authority_ops {
@@ -120,6 +125,9 @@ struct okv_authority_ops {
 	int (*promise)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
 		       uint32_t timeout_ms);
 	int (*wait)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t timeout_ms);
+	int (*join)(struct okv_authority *auth, void *remote, const struct omnikv_join *join);
+	int64_t (*epoch)(struct okv_authority *auth);
+	uint64_t (*epoch_now)(struct okv_authority *auth, void *remote, uint64_t known);
 	void (*destroy)(struct okv_authority *auth);
 };
 

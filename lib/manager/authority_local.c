@@ -124,6 +124,26 @@ static int local_stats(struct okv_authority *auth, struct omnikv_manager_stats *
 	return is_gone(auth) ? -ENOTCONN : omnikv_manager_stats(local_of(auth)->manager, stats);
 }
 
+static int64_t local_epoch(struct okv_authority *auth)
+{
+	return is_gone(auth) ? -ENOTCONN : okv_manager_epoch_up(local_of(auth)->manager);
+}
+
+static uint64_t local_epoch_now(struct okv_authority *auth, void *remote, uint64_t known)
+{
+	struct okv_visit visit;
+	uint64_t epoch;
+
+	(void)remote;
+	if (is_gone(auth))
+		return known;
+	okv_visit_init(&visit, local_of(auth)->manager);
+	okv_visit_enter(&visit);
+	epoch = okv_manager_epoch(visit.manager);
+	okv_visit_leave(&visit);
+	return epoch;
+}
+
 static void local_destroy(struct okv_authority *auth)
 {
 	free(auth);
@@ -143,6 +163,8 @@ static const struct okv_authority_ops local_ops = {
 	.can_room	= local_can_room,
 	.reset		= local_reset,
 	.stats		= local_stats,
+	.epoch		= local_epoch,
+	.epoch_now	= local_epoch_now,
 	.destroy	= local_destroy,
 };
 

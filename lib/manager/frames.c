@@ -63,7 +63,7 @@ static int check_publish(const struct okv_wire_publish *publish, size_t len)
 {
 	uint64_t nr_keys, nr_extents;
 
-	if (publish->reserved || !publish->nr || publish->nr > OKV_AUTHORITY_BLOCKS || publish->has_parent > 1 || !publish->nr_groups ||
+	if (!publish->nr || publish->nr > OKV_AUTHORITY_BLOCKS || publish->has_parent > 1 || !publish->nr_groups ||
 	    publish->nr_groups > OMNIKV_GROUPS_MAX || publish->has_parent != (publish->position != 0))
 		return -EINVAL;
 	nr_keys = publish->nr + publish->has_parent;

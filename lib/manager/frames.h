@@ -100,7 +100,7 @@ struct okv_wire_publish {
 	uint32_t	tail_tokens;
 	uint32_t	has_parent;
 	uint32_t	nr_groups;
-	uint32_t	reserved;
+	uint32_t	epoch;
 };
 
 /** @status: what okv_session_publish() returned. */

@@ -34,6 +34,7 @@ struct okv_queued {
 	struct okv_pin		pin;
 	uint32_t		nr_blocks;
 	uint32_t		nr_tries;
+	uint64_t		epoch;		/* in which they were committed */
 };
 
 /* All under the manager's lock. */
@@ -43,6 +44,8 @@ struct okv_imports {
 	struct okv_queued	**last;
 	uint64_t		nr_queued_blocks;
 	bool			is_flushing;
+	uint64_t		epoch;		/* of what is here */
+	bool			has_epoch;
 	/* Leases that trims gave up. */
 	uint32_t		nr_releases;
 	struct omnikv_extent	releases[RELEASES_MAX];
@@ -214,6 +217,7 @@ void okv_import_queue(struct omnikv_space *space, uint32_t entry, uint32_t nr_bl
 		return;
 	}
 	queued->space = space;
+	queued->epoch = imports->epoch;
 	queued->nr_blocks = nr;
 	enqueue(imports, queued);
 }
@@ -300,6 +304,7 @@ static void publishing_fill(const struct okv_queued *queued, struct okv_publishi
 		out->nr_ids++;
 	}
 	out->pub.nr = out->nr_ids;
+	out->pub.epoch = queued->epoch;
 	out->pub.keys = out->keys;
 	out->pub.extents = out->extents;
 	out->pub.crcs = out->crcs;
@@ -552,6 +557,41 @@ static void import_begin(struct okv_importing *imp)
 	}
 }
 
+/* What is here is of an older epoch: it is found no more, and not published either. */
+static void import_renew(struct omnikv_space *space)
+{
+	struct omnikv_manager *manager = space->manager;
+	struct okv_imports *imports = manager->imports;
+	struct okv_queued *queued;
+	struct okv_visit visit;
+	uint64_t epoch, known;
+	bool is_known;
+	void *remote;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	remote = space->remote;
+	known = imports->epoch;
+	is_known = imports->has_epoch;
+	okv_visit_leave(&visit);
+	if (!remote)
+		return;
+	epoch = imports->auth->ops->epoch_now(imports->auth, remote, known);
+	if (is_known && epoch == known)
+		return;
+	okv_visit_enter(&visit);
+	/* Somebody who publishes the first one now is not disturbed: the authority refuses what is older. */
+	while (!imports->is_flushing && is_known && (queued = imports->first)) {
+		unqueue(imports, queued);
+		drop_queued(manager, queued);
+	}
+	for (struct okv_shelf *shelf = manager->shelves; is_known && shelf; shelf = shelf->next)
+		okv_shelf_drop_all(shelf);
+	imports->epoch = epoch;
+	imports->has_epoch = true;
+	okv_visit_leave(&visit);
+}
+
 void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		const struct omnikv_key *tail, uint32_t flags, struct okv_imported *imported)
 {
@@ -563,6 +603,7 @@ void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_
 	imported->pin.prev = NULL;
 	if (!manager->imports)
 		return;
+	import_renew(space);
 	okv_imports_flush(manager);
 	imp = malloc(sizeof(*imp));
 	if (!imp)
@@ -687,6 +728,41 @@ int omnikv_manager_shared_stats(struct omnikv_manager *manager, struct omnikv_ma
 	if (!ret)
 		okv_option_return(stats, &full, sizeof(full));
 	return ret;
+}
+
+int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *join)
+{
+	struct okv_authority *auth;
+	struct omnikv_join full;
+	int ret;
+
+	if (!space || !join)
+		return -EINVAL;
+	ret = okv_option_copy(&full, sizeof(full), join);
+	if (ret)
+		return ret;
+	if (!full.key || !okv_keys_are_valid(full.key, 1, full.parent) || !full.extents || !full.crcs || full.reserved ||
+	    !full.groups || full.groups >> OMNIKV_GROUPS_MAX || !full.timeout_ms || full.timeout_ms > OMNIKV_PROMISE_MS_MAX ||
+	    full.position > UINT32_MAX - 1)
+		return -EINVAL;
+	if (!space->manager->imports || !space->manager->imports->auth->ops->join)
+		return -EOPNOTSUPP;
+	auth = space->manager->imports->auth;
+	for (int i = 0; i < __builtin_popcount(full.groups); i++)
+		if (!auth->ops->is_idle(auth, &full.extents[i]))
+			return -EBUSY;
+	return auth->ops->join(auth, space->remote, &full);
+}
+
+int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager)
+{
+	if (!manager)
+		return -EINVAL;
+	if (!manager->imports)
+		return okv_manager_epoch_up(manager);
+	if (!manager->imports->auth->ops->epoch)
+		return -EOPNOTSUPP;
+	return manager->imports->auth->ops->epoch(manager->imports->auth);
 }
 
 int omnikv_space_promise(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, uint32_t timeout_ms)

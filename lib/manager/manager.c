@@ -765,6 +765,53 @@ int64_t omnikv_manager_reset(struct omnikv_manager *manager)
 	return nr_blocks;
 }
 
+uint32_t okv_shelf_drop_all(struct okv_shelf *shelf)
+{
+	struct okv_index_info info;
+	uint32_t nr = 0;
+
+	for (uint32_t id = 0; id < okv_index_nr_ids(shelf->index); id++) {
+		if (okv_index_get(shelf->index, id, &info) || info.parent != OKV_ENTRY_NONE || info.is_dropped)
+			continue;
+		okv_index_drop(shelf->index, id);
+		nr++;
+	}
+	return nr;
+}
+
+uint64_t okv_manager_epoch(const struct omnikv_manager *manager)
+{
+	uint64_t epoch = okv_pool_catalog_epoch(manager);
+
+	return epoch > manager->epoch ? epoch : manager->epoch;
+}
+
+int64_t okv_manager_epoch_up(struct omnikv_manager *manager)
+{
+	struct okv_visit visit;
+	uint64_t epoch;
+	int ret;
+
+	/* A store would bring older blocks back. */
+	if (manager->tier)
+		return -EOPNOTSUPP;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	/*
+	 * What can leave leaves, so that few are left to be dropped one by one. The epoch is raised last: who is
+	 * told of it finds nothing older, also after a crash of this process at any moment.
+	 */
+	okv_evict(&visit, UINT64_MAX, NULL);
+	for (struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next)
+		okv_shelf_drop_all(shelf);
+	epoch = okv_manager_epoch(manager) + 1;
+	ret = okv_pool_catalog_raise_epoch(manager, epoch);
+	if (!ret || ret == -EOPNOTSUPP)
+		manager->epoch = epoch;
+	okv_visit_leave(&visit);
+	return ret && ret != -EOPNOTSUPP ? ret : (int64_t)epoch;
+}
+
 int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats)
 {
 	struct omnikv_manager_stats full;

@@ -153,6 +153,7 @@ struct omnikv_manager {
 	uint64_t		nr_placed;	/* blocks ever allocated */
 	uint64_t		nr_runs;	/* of these, not right behind the one before */
 	uint64_t		seen;		/* number of the last walk */
+	uint64_t		epoch;		/* where there is no catalog to keep it */
 	struct omnikv_manager_stats stats;
 };
 
@@ -261,6 +262,12 @@ void okv_manager_free(struct omnikv_manager *manager);
 /** Evict until @nr_granules are free in the pool. false: nothing more can leave. */
 bool okv_manager_have_free(struct omnikv_manager *manager, uint64_t nr_granules);
 
+/** See omnikv_manager_raise_epoch(), of a manager that decides itself. */
+int64_t okv_manager_epoch_up(struct omnikv_manager *manager);
+/** The epoch as it is. Inside a visit. */
+uint64_t okv_manager_epoch(const struct omnikv_manager *manager);
+/** Nothing that is in @shelf now is found again; returns how many roots there were. Inside a visit. */
+uint32_t okv_shelf_drop_all(struct okv_shelf *shelf);
 /** The most that was ever in use may be now. Inside a visit. */
 void okv_note_peak(struct omnikv_manager *manager);
 

@@ -206,7 +206,7 @@ int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client
 	}
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
-	ret = find_parent(space, pub, &parent);
+	ret = pub->epoch == (uint32_t)okv_manager_epoch(space->manager) ? find_parent(space, pub, &parent) : -ESTALE;
 	for (uint32_t i = 0; i < pub->nr && !ret; i++)
 		ret = publish_one(&visit, space, client, pub, is_held, i, parent, &parent);
 	okv_note_peak(space->manager);

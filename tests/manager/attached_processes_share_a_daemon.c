@@ -248,6 +248,48 @@ static void a_reset_reaches_every_process(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* A13: weights have changed: nothing older is hit, in no process, and after a restart of the daemon neither. */
+static void a_new_epoch_outlives_the_daemon(void **state)
+{
+	struct kv_world worlds[2];
+	struct daemon_case daemon;
+	struct kv_story story, other;
+	char pool[160];
+	uint64_t since;
+
+	(void)state;
+	daemon_case_init(&daemon);
+	start_on_file(&daemon, pool, sizeof(pool));
+	make_story(&story, 1, 20 * T);
+	make_story(&other, 2, 20 * T);
+	for (uint32_t i = 0; i < 2; i++)
+		kv_world_connect(&worlds[i], KV_SHAPE_FULL, T, daemon.socket, NULL);
+	play(&worlds[0], &story, true);
+	assert_int_equal(hit_of(&worlds[1], &story), story.nr_tokens);
+	assert_int_equal(omnikv_manager_raise_epoch(worlds[1].manager), 1);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(hit_of(&worlds[i], &story), 0);
+	play(&worlds[0], &other, true);
+	daemon_kill(&daemon);
+	start_on_file(&daemon, pool, sizeof(pool));
+	/* Warm, but for what is older. */
+	since = now_ms();
+	while (hit_of(&worlds[1], &other) != other.nr_tokens && now_ms() - since < 10000)
+		sleep_ms(20);
+	assert_int_equal(hit_of(&worlds[1], &other), other.nr_tokens);
+	assert_int_equal(hit_of(&worlds[1], &story), 0);
+	while (omnikv_manager_raise_epoch(worlds[0].manager) < 0 && now_ms() - since < 10000)
+		sleep_ms(20);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(hit_of(&worlds[i], &other), 0);
+		kv_world_detach(&worlds[i]);
+	}
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+	kv_story_free(&story);
+	kv_story_free(&other);
+}
+
 static void who_computes_a_block_is_waited_for(void **state)
 {
 	struct kv_world worlds[2];
@@ -352,6 +394,7 @@ int main(void)
 		cmocka_unit_test(a_killed_daemon_costs_hits_and_nothing_else),
 		cmocka_unit_test(a_stopped_daemon_delays_each_call_by_its_deadline_at_most),
 		cmocka_unit_test(a_reset_reaches_every_process),
+		cmocka_unit_test(a_new_epoch_outlives_the_daemon),
 		cmocka_unit_test(who_computes_a_block_is_waited_for),
 		cmocka_unit_test(a_killed_process_leaves_nothing_behind),
 	};

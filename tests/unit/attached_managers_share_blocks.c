@@ -435,6 +435,48 @@ static void a_distrusted_block_leaves_all_clients(void **state)
 	close_shared(&sh);
 }
 
+/* A13: weights have changed. Nothing older is hit, not even by who holds it; what waits is forgotten. */
+static void a_new_epoch_hides_all_that_is_older(void **state)
+{
+	struct kv_story story, other;
+	struct omnikv_seq *seq;
+	struct shared sh;
+	uint64_t hit;
+
+	(void)state;
+	open_shared(&sh, KV_SHAPE_FULL, 80);
+	make_story(&story, 1, 10 * T + 3);
+	make_story(&other, 2, 5 * T);
+	play(&sh.clients[0], &story, true);
+	seq = compute(&sh.clients[1], &story, true, &hit);
+	assert_int_equal(hit, story.nr_tokens);
+	okv_authority_local_set_gone(sh.auths[2], true);
+	play(&sh.clients[2], &other, false);
+	assert_int_equal(stats_of(&sh.clients[2]).blocks_queued, 5);
+	assert_int_equal(omnikv_manager_raise_epoch(sh.clients[0].manager), 1);
+	okv_authority_local_set_gone(sh.auths[2], false);
+	for (uint32_t i = 0; i < CLIENTS; i++) {
+		struct omnikv_seq *again = kv_open(&sh.clients[i], i == 2 ? &other : &story, true);
+
+		assert_int_equal(omnikv_seq_tokens(again), 0);
+		omnikv_seq_close(again);
+	}
+	assert_int_equal(stats_of(&sh.clients[2]).blocks_queued, 0);
+	assert_int_equal(stats_of(&sh.base).blocks_committed, 11);
+	/* Who holds it reads what it held; what is committed now is hit. */
+	assert_null(kv_compare(&sh.clients[1], seq, &story, 0, story.nr_tokens));
+	check_shared(&sh);
+	assert_int_equal(play(&sh.clients[0], &story, true), 0);
+	assert_int_equal(play(&sh.clients[1], &story, true), story.nr_tokens);
+	omnikv_seq_close(seq);
+	check_shared(&sh);
+	assert_int_equal(omnikv_manager_raise_epoch(sh.base.manager), 2);
+	assert_int_equal(play(&sh.clients[1], &story, true), 0);
+	kv_story_free(&story);
+	kv_story_free(&other);
+	close_shared(&sh);
+}
+
 /* ---- anything at all ------------------------------------------------------------------------ */
 
 struct actor {
@@ -586,6 +628,7 @@ int main(void)
 		cmocka_unit_test(each_failure_costs_hits_and_nothing_else),
 		cmocka_unit_test(short_memory_costs_hits_and_nothing_else),
 		cmocka_unit_test(a_distrusted_block_leaves_all_clients),
+		cmocka_unit_test(a_new_epoch_hides_all_that_is_older),
 		cmocka_unit_test(random_clients_agree_byte_for_byte),
 		cmocka_unit_test(threads_of_all_clients_agree),
 	};

@@ -18,6 +18,9 @@
 #define OKV_PROMISES_MAX	65536u
 #define OKV_WAITS_MAX		1024u
 
+/** In place of a connection: a block that several contribute to. */
+#define OKV_PROMISE_OF_JOIN	UINT64_MAX
+
 /** What a key is of. */
 struct okv_promise_name {
 	uint8_t			identity[32];

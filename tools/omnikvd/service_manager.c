@@ -17,6 +17,7 @@
 #include "manager/catalog.h"
 #include "manager/catalog.h"
 #include "manager/frames.h"
+#include "manager/join.h"
 #include "manager/manager.h"
 #include "manager/session.h"
 #include "manager/space.h"
@@ -30,6 +31,7 @@ struct okv_tenancy {
 };
 
 static struct okv_promises *promises;
+static struct okv_joins *joins;
 static struct okv_server *promises_server;
 
 static struct okv_daemon *daemon_of(struct okv_server *server)
@@ -294,7 +296,7 @@ static int handle_publish(struct okv_server *server, const struct okv_request *r
 	struct okv_promise_name name;
 	struct okv_publication pub = {
 		.parent = publish->has_parent ? keys : NULL, .position = publish->position, .nr = publish->nr,
-		.tail_tokens = publish->tail_tokens, .keys = keys + publish->has_parent, .published = published,
+		.tail_tokens = publish->tail_tokens, .epoch = publish->epoch, .keys = keys + publish->has_parent, .published = published,
 	};
 	/* Keys are of 36 bytes each, so that lists behind them need be copied to where they can be read. */
 	struct {
@@ -405,6 +407,72 @@ static int handle_wait(struct okv_server *server, const struct okv_request *req,
 	return OKV_REPLY_LATER;
 }
 
+/* ---- blocks of several ranks ------------------------------------------------------------ */
+
+/* Who waits for the block is told how it ended. */
+static void join_is_over(void *opaque, const struct omnikv_space *space, const struct omnikv_key *key, bool is_published)
+{
+	struct okv_promise_name name;
+
+	(void)opaque;
+	name_of(space, key, &name);
+	if (is_published)
+		okv_promises_keep(promises, &name);
+	else
+		okv_promises_withdraw(promises, &name, OKV_PROMISE_OF_JOIN);
+}
+
+static int handle_join(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_join *join = req->payload;
+	struct omnikv_client *client = okv_peer_client(daemon_of(server), req->peer);
+	struct omnikv_space *space = space_of(server, req->peer, join->space);
+	uint64_t until_ns = okv_server_now_ns() + join->timeout_ms * UINT64_C(1000000);
+	uint32_t nr = __builtin_popcount(join->groups);
+	struct omnikv_extent extents[OMNIKV_GROUPS_MAX];
+	uint32_t crcs[OMNIKV_GROUPS_MAX];
+	const unsigned char *items = (const void *)(join + 1);
+	struct okv_join_part part = {
+		.owner = req->peer->number, .client = client, .key = &join->key,
+		.parent = join->parent.len ? &join->parent : NULL, .position = join->position,
+		.nr_tokens = join->nr_tokens, .part = join->part, .nr_parts = join->nr_parts, .groups = join->groups,
+		.extents = extents, .crcs = crcs, .until_ns = until_ns,
+	};
+	struct okv_promise_name name;
+	int ret;
+
+	(void)reply;
+	if (!space || !client)
+		return -ENOENT;
+	memcpy(extents, items, nr * sizeof(extents[0]));
+	memcpy(crcs, items + nr * sizeof(extents[0]), nr * sizeof(crcs[0]));
+	if (!joins) {
+		ret = okv_joins_create(daemon_of(server)->manager, join_is_over, NULL, &joins);
+		if (ret)
+			return ret;
+	}
+	ret = okv_joins_add(joins, space, &part);
+	if (!ret) {
+		name_of(space, &join->key, &name);
+		okv_promises_add(promises, &name, OKV_PROMISE_OF_JOIN, until_ns);
+		okv_server_wake(server, until_ns);
+	}
+	return ret;
+}
+
+static int handle_epoch(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_wire_epoch *epoch = reply->payload;
+	int64_t ret = omnikv_manager_raise_epoch(daemon_of(server)->manager);
+
+	(void)req;
+	if (ret < 0)
+		return (int)ret;
+	epoch->epoch = ret;
+	reply->length = sizeof(*epoch);
+	return 0;
+}
+
 /* ---- the rest --------------------------------------------------------------------------- */
 
 static int handle_admit(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
@@ -457,6 +525,8 @@ static int (*const handlers[])(struct okv_server *server, const struct okv_reque
 	[OKV_WIRE_STATS - OKV_WIRE_MANAGER]		= handle_stats,
 	[OKV_WIRE_PROMISE - OKV_WIRE_MANAGER]		= handle_promise,
 	[OKV_WIRE_WAIT - OKV_WIRE_MANAGER]		= handle_wait,
+	[OKV_WIRE_JOIN - OKV_WIRE_MANAGER]		= handle_join,
+	[OKV_WIRE_EPOCH - OKV_WIRE_MANAGER]		= handle_epoch,
 };
 
 /* What all have in common: a manager, and a frame that is one. */
@@ -480,6 +550,8 @@ static void peer_end(struct okv_server *server, struct okv_peer *peer, enum okv_
 	struct okv_tenancy *tenancy = peer->data[daemon->manager_service];
 
 	(void)why;
+	if (joins)
+		okv_joins_end_owner(joins, peer->number);
 	if (promises)
 		okv_promises_end_peer(promises, peer->number);
 	if (!tenancy)
@@ -493,8 +565,11 @@ static void peer_end(struct okv_server *server, struct okv_peer *peer, enum okv_
 
 static uint64_t tick(struct okv_server *server, uint64_t now_ns)
 {
+	uint64_t next_ns = joins ? okv_joins_tick(joins, now_ns) : UINT64_MAX;
+	uint64_t other_ns = promises ? okv_promises_tick(promises, now_ns) : UINT64_MAX;
+
 	(void)server;
-	return promises ? okv_promises_tick(promises, now_ns) : UINT64_MAX;
+	return next_ns < other_ns ? next_ns : other_ns;
 }
 
 #define FRAME(type)	{ type, 0, OKV_WIRE_PAYLOAD_MAX, handle }
@@ -521,6 +596,8 @@ int okv_manager_service_begin(struct okv_server *server)
 
 void okv_manager_service_end(void)
 {
+	okv_joins_destroy(joins);
+	joins = NULL;
 	okv_promises_destroy(promises);
 	promises = NULL;
 }

@@ -172,6 +172,47 @@ OMNIKV_API int omnikv_space_promise(struct omnikv_space *space, const struct omn
 OMNIKV_API int omnikv_space_wait(struct omnikv_space *space, const struct omnikv_key *key, uint32_t timeout_ms);
 
 /**
+ * struct omnikv_join - one rank's part of a block
+ * @key, @parent: of the block, and of the one before it (NULL at position 0)
+ * @position:  blocks before it
+ * @nr_tokens: T, or fewer for a partial tail
+ * @part:      0 to @nr_parts - 1, each by one contributor; at most OMNIKV_GROUPS_MAX
+ * @groups:    bit per group of the layout that this part brings; no group comes from two
+ * @extents, @crcs: [bits of @groups], by rising group: PRIVATE extents of the manager's client, whole and with
+ *             their CRC32C (over the rows alone, as omnikv_seq_block_crc() has it)
+ * @timeout_ms: until all parts must be there, from the first one on; 1 to OMNIKV_PROMISE_MS_MAX
+ */
+struct omnikv_join {
+	size_t				size;
+	const struct omnikv_key		*key;
+	const struct omnikv_key		*parent;
+	uint64_t			position;
+	uint32_t			nr_tokens;
+	uint32_t			part;
+	uint32_t			nr_parts;
+	uint32_t			groups;
+	const struct omnikv_extent	*extents;
+	const uint32_t			*crcs;
+	uint32_t			timeout_ms;
+	uint32_t			reserved;
+};
+
+/**
+ * omnikv_commit_join() - commit one rank's part of a block
+ *
+ * The block is published, whole, with its last part: a lookup hits all of it, for all ranks and groups, or nothing.
+ * Where a contributor's process ends before, or the time is over, all parts are dropped.
+ * omnikv_space_wait() tells of both.
+ *
+ * Return: 1: that was the last part; 0: others are still to come; the extents are no longer the caller's.
+ *   -EEXIST      the block is cached already: the extents are the caller's as before
+ *   -EINVAL, -EBUSY (a transfer is on them), -ENOSPC, -ENOMEM, -EOPNOTSUPP (the manager is not attached): likewise
+ *   -ECANCELED   it contradicts the parts before, and all are dropped; -ESTALE: the parent is not cached, likewise
+ *   -ENOTCONN    no answer: whether it was done is not known, and the extents end with the client
+ */
+OMNIKV_API int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *join);
+
+/**
  * omnikv_admit() - will this request fit?
  * @nr_tokens: tokens whose KV is not cached yet
  *
@@ -187,6 +228,18 @@ OMNIKV_API int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens);
 OMNIKV_API int64_t omnikv_manager_flush(struct omnikv_manager *manager);
 /** Drop every block that nothing leases, and give its memory back. A spill store keeps what it has. Returns how many. */
 OMNIKV_API int64_t omnikv_manager_reset(struct omnikv_manager *manager);
+
+/**
+ * omnikv_manager_raise_epoch() - weights have changed: nothing that is cached now is hit again, by anybody
+ *
+ * At once, in every process that is attached, and after every restart. Sequences and matches keep what they hold.
+ * Commits that wait for a daemon are forgotten; what is being computed with older weights is not to be committed
+ * any more, which is the engine's to see to. A spill store would bring older blocks back: with one, raise the epoch
+ * of namespaces (struct omnikv_namespace) instead.
+ *
+ * Return: the new epoch, or -EOPNOTSUPP (there is a spill store), -ENOTCONN, -ENOMEM.
+ */
+OMNIKV_API int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager);
 
 /** Counters since creation. Each token of a query is counted once: queried = hit + missed. */
 struct omnikv_manager_stats {

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Eight processes each bring one group of a block; one of them is killed at each place of its way. Nobody
+ * ever sees half a block: a lookup hits all groups, byte for byte, or nothing; what was dropped is memory again.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "block.h"
+#include "failpoint.h"
+#include "tests/harness/daemon_case.h"
+#include "tests/harness/kv_world.h"
+
+#define RANKS	8u
+#define T	16u
+
+struct ranks {
+	struct omnikv_manager	*manager;
+	struct omnikv_space	*space;
+	struct omnikv_plan	plan;
+	struct omnikv_pool	*pool;
+};
+
+/* One group a rank. */
+static void make_plan(struct omnikv_plan *plan)
+{
+	struct omnikv_plan_config config = { .size = sizeof(config), .block_tokens = T, .granule_bytes = 4096 };
+	struct omnikv_layout *layout = calloc(1, sizeof(*layout));
+	struct omnikv_error err = { "" };
+
+	KV_MUST(layout);
+	strcpy(layout->name, "ranks");
+	layout->nr_layers = RANKS;
+	for (uint32_t g = 0; g < RANKS; g++) {
+		struct omnikv_group *group = &layout->groups[layout->nr_groups++];
+
+		group->kind = OMNIKV_GROUP_FULL;
+		group->nr_layers = 1;
+		group->layers[0] = g;
+		for (uint32_t i = 0; i < OMNIKV_LAYERS_MAX; i++)
+			group->alias_of[i] = -1;
+		group->tokens_per_entry = 1;
+		group->reuse = OMNIKV_REUSE_PREFIX;
+		group->rollback = OMNIKV_ROLLBACK_TRUNCATE;
+		group->atomic_with = 0xff & ~(1u << g);
+		group->nr_planes = 1;
+		group->planes[0] = (struct omnikv_plane){
+			.role = OMNIKV_PLANE_K, .dtype = OMNIKV_DTYPE_U8, .heads = 1, .elems = 256,
+		};
+	}
+	KV_MUST(!omnikv_plan_make(layout, &config, plan, &err) || (puts(err.text), false));
+	free(layout);
+}
+
+static void attach(struct ranks *ranks, const char *socket)
+{
+	struct omnikv_namespace ns = {
+		.size = sizeof(ns), .tenant = "t", .weights = "w", .layout = &ranks->plan.layout, .block_tokens = T,
+	};
+
+	make_plan(&ranks->plan);
+	KV_MUST(!omnikv_manager_attach(socket, NULL, &ranks->manager, NULL));
+	KV_MUST(!omnikv_space_open(ranks->manager, &ns, &ranks->plan, &ranks->space, NULL));
+	ranks->pool = omnikv_client_pool(omnikv_manager_client(ranks->manager));
+}
+
+static struct omnikv_key key_of(uint32_t round)
+{
+	uint32_t words[2] = { 0x6a6f696e, round };
+	struct omnikv_key key;
+
+	KV_MUST(!omnikv_key_init(&key, words, sizeof(words)));
+	return key;
+}
+
+static uint8_t byte_of(uint32_t round, uint32_t rank, uint64_t i)
+{
+	return (uint8_t)(round * 31 + rank * 101 + i * 7 + (i >> 8));
+}
+
+/* One rank's part of the block of @round; killed at @point where that is not NULL. */
+static void contribute(const char *socket, uint32_t round, uint32_t rank, const char *point, uint32_t nth)
+{
+	struct omnikv_key key = key_of(round);
+	struct omnikv_join join = {
+		.size = sizeof(join), .key = &key, .nr_tokens = T, .part = rank, .nr_parts = RANKS, .groups = 1u << rank,
+		.timeout_ms = 1000,
+	};
+	struct omnikv_extent extent;
+	struct ranks ranks;
+	uint64_t bytes;
+	uint8_t *at;
+	uint32_t crc;
+	int ret;
+
+	if (point)
+		okv_failpoint_arm(&(struct okv_failpoint){ .name = point, .nth = nth, .flags = OKV_FAILPOINT_F_KILL });
+	attach(&ranks, socket);
+	KV_MUST(!omnikv_extent_alloc(omnikv_manager_client(ranks.manager), ranks.plan.groups[rank].nr_granules, 1, NULL, 0,
+				     &extent));
+	at = omnikv_pool_addr(ranks.pool, &extent);
+	bytes = (uint64_t)extent.nr_granules * 4096;
+	for (uint64_t i = 0; i < bytes; i++)
+		at[i] = byte_of(round, rank, i);
+	crc = okv_block_crc(&ranks.plan, rank, T, at);
+	join.extents = &extent;
+	join.crcs = &crc;
+	ret = omnikv_commit_join(ranks.space, &join);
+	/* Where a rank died the whole is dropped, also before this one has come: then it waits in vain. */
+	KV_MUST(ret == 0 || ret == 1 || ret == -ECANCELED);
+	/* A contributor that ends takes the block with it until it is whole. */
+	omnikv_space_wait(ranks.space, &key, 5000);
+	omnikv_space_close(ranks.space);
+	omnikv_manager_destroy(ranks.manager);
+	_exit(0);
+}
+
+/* All of the block, or nothing. */
+static bool is_there(const struct ranks *ranks, uint32_t round)
+{
+	struct omnikv_key key = key_of(round);
+	struct omnikv_seq *seq;
+	bool is_hit;
+
+	KV_MUST(!omnikv_seq_open(ranks->space, &key, 1, NULL, &seq));
+	is_hit = omnikv_seq_tokens(seq) == T;
+	KV_MUST(is_hit || omnikv_seq_tokens(seq) == 0);
+	for (uint32_t g = 0; g < RANKS && is_hit; g++) {
+		struct omnikv_piece piece;
+		const uint8_t *at;
+
+		KV_MUST(omnikv_seq_pieces(seq, g, 0, 0, 0, T, 0, &piece, 1) == 1);
+		at = omnikv_pool_addr(ranks->pool, &piece.extent);
+		for (uint64_t i = 0; i < (uint64_t)piece.extent.nr_granules * 4096; i++)
+			KV_MUST(at[i] == byte_of(round, g, i));
+	}
+	omnikv_seq_close(seq);
+	return is_hit;
+}
+
+/* Everybody contributes; who watches sees all or nothing at any moment. True: it was published. */
+static bool play(const struct ranks *watcher, const char *socket, uint32_t round, uint32_t victim, const char *point,
+		 uint32_t nth)
+{
+	uint32_t nr_left = RANKS, nr_killed = 0;
+	pid_t pids[RANKS];
+	bool is_seen = false;
+	int status;
+
+	fflush(NULL);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		pids[i] = fork();
+		KV_MUST(pids[i] >= 0);
+		if (!pids[i])
+			contribute(socket, round, i, i == victim ? point : NULL, nth);
+	}
+	while (nr_left) {
+		is_seen |= is_there(watcher, round);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			if (!pids[i] || waitpid(pids[i], &status, WNOHANG) != pids[i])
+				continue;
+			pids[i] = 0;
+			nr_left--;
+			nr_killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+			KV_MUST((WIFEXITED(status) && !WEXITSTATUS(status)) || (i == victim && WIFSIGNALED(status)));
+		}
+		sleep_ms(1);
+	}
+	KV_MUST(nr_killed == (point != NULL));
+	/* What was seen once is there still. */
+	KV_MUST(!is_seen || is_there(watcher, round));
+	return is_there(watcher, round);
+}
+
+static void nobody_sees_half_a_block(void **state)
+{
+	static const struct {
+		const char	*point;
+		uint32_t	nth;
+		bool		may_be_published;
+	} ways[] = {
+		{ NULL, 0, true }, { "attach.call", 1, false }, { "join.send", 1, false }, { "join.sent", 1, true },
+		{ "conn.send", 3, false }, { "conn.send", 6, false },
+	};
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	uint32_t round = 0, nr_published = 0, nr_dropped = 0;
+	struct daemon_case daemon;
+	struct ranks watcher;
+
+	(void)state;
+	daemon_case_init(&daemon);
+	daemon_start(&daemon, (const char *const []){ "--pool", "64M", "--reserve", "0", NULL });
+	attach(&watcher, daemon.socket);
+	for (uint32_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+		for (uint32_t victim = 0; victim < RANKS; victim += w ? 3 : RANKS) {
+			bool is_published = play(&watcher, daemon.socket, ++round, victim, ways[w].point, ways[w].nth);
+
+			KV_MUST(is_published ? ways[w].may_be_published : ways[w].point != NULL);
+			nr_published += is_published;
+			nr_dropped += !is_published;
+		}
+	}
+	assert_true(nr_published >= 1);
+	assert_true(nr_dropped >= 10);
+	print_message("# %u blocks: %u whole, %u dropped, none by halves\n", round, nr_published, nr_dropped);
+	omnikv_manager_reset(watcher.manager);
+	sleep_ms(50);
+	assert_int_equal(omnikv_pool_info(watcher.pool, &info), 0);
+	assert_int_equal(info.state_bytes[OMNIKV_EXTENT_SEALED], 0);
+	assert_int_equal(info.state_bytes[OMNIKV_EXTENT_QUARANTINED], 0);
+	omnikv_space_close(watcher.space);
+	omnikv_manager_destroy(watcher.manager);
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(nobody_sees_half_a_block),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
