@@ -220,6 +220,13 @@ uint64_t okv_pool_free_granules(struct omnikv_pool *pool)
 	return pool->provider->free_granules(pool);
 }
 
+int okv_client_fd(const struct omnikv_client *client)
+{
+	const struct okv_provider *provider = client->pool->provider;
+
+	return provider->client_fd ? provider->client_fd(client) : -1;
+}
+
 void *omnikv_pool_base(const struct omnikv_pool *pool)
 {
 	return pool->base;

@@ -44,6 +44,11 @@ int okv_pool_spec_parse(const char *text, struct okv_pool_spec *spec, struct omn
 struct okv_provider;
 struct omnikv_pool;
 
+/**
+ * A descriptor whose last close ends the client, or -1. Whoever reads and writes extents behind the
+ * client's back (a ring of the kernel) keeps it open until that is over.
+ */
+int okv_client_fd(const struct omnikv_client *client);
 /** Granules that are FREE now. */
 uint64_t okv_pool_free_granules(struct omnikv_pool *pool);
 
@@ -87,6 +92,8 @@ struct okv_provider {
 
 	int (*client_open)(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client);
 	void (*client_close)(struct omnikv_client *client);
+	/* The descriptor that the kernel ends the client with; not the caller's to close. NULL: there is none. */
+	int (*client_fd)(const struct omnikv_client *client);
 
 	int (*alloc)(struct omnikv_client *client, uint32_t nr_granules, uint32_t count,
 		     const struct omnikv_extent *after, uint32_t flags, struct omnikv_extent *out);

@@ -556,6 +556,11 @@ static void kmod_client_close(struct omnikv_client *base)
 		client_free(client);
 }
 
+static int kmod_client_fd(const struct omnikv_client *client)
+{
+	return ((const struct kmod_client *)client)->dev;
+}
+
 /* ---- extents ---------------------------------------------------------------------------- */
 
 static int kmod_alloc(struct omnikv_client *base, uint32_t nr_granules, uint32_t count,
@@ -864,6 +869,7 @@ const struct okv_provider okv_provider_kmod = {
 	.free_granules	= kmod_free_granules,
 	.client_open	= kmod_client_open,
 	.client_close	= kmod_client_close,
+	.client_fd	= kmod_client_fd,
 	.alloc		= kmod_alloc,
 	.seal		= kmod_seal,
 	.free		= kmod_free,

@@ -971,7 +971,7 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 	if (config->spill) {
 		ret = okv_staging_init(manager, config, err);
 		if (!ret)
-			ret = okv_tier_create(config->spill, config->spill_admit, &manager->tier);
+			ret = okv_tier_create(config->spill, config->spill_admit, client, &manager->tier);
 		if (ret)
 			goto err_catalog;
 	}

@@ -36,8 +36,11 @@ struct okv_tier {
 	struct okv_stuck	*stuck;		/* under the manager's lock */
 };
 
-int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, struct okv_tier **tier)
+int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, const struct omnikv_client *client,
+		    struct okv_tier **tier)
 {
+	struct okv_disk *disk = spill->disk;
+
 	if (admit > OMNIKV_SPILL_ADMIT_SECOND)
 		return -EINVAL;
 	*tier = calloc(1, sizeof(**tier));
@@ -45,6 +48,9 @@ int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, struct okv_tier 
 		return -ENOMEM;
 	(*tier)->spill = spill;
 	(*tier)->admit = admit;
+	/* Its extents are read into and written from for as long as a request is under way, whatever ends before. */
+	if (disk->ops->keep)
+		disk->ops->keep(disk, okv_client_fd(client));
 	return 0;
 }
 
@@ -113,15 +119,19 @@ void okv_tier_destroy(struct omnikv_manager *manager)
 {
 	struct timespec ts = { .tv_nsec = END_NS };
 	struct okv_stuck *stuck;
+	struct okv_disk *disk;
 
 	if (!manager->tier)
 		return;
+	disk = manager->tier->spill->disk;
 	for (uint32_t i = 0; i < END_TRIES && !release_stuck(manager); i++)
 		nanosleep(&ts, NULL);
 	while ((stuck = manager->tier->stuck)) {
 		manager->tier->stuck = stuck->next;
 		free(stuck);
 	}
+	if (disk->ops->keep)
+		disk->ops->keep(disk, -1);
 	free(manager->tier);
 	manager->tier = NULL;
 }

@@ -13,7 +13,8 @@
 #include "manager/manager.h"
 
 /** -EINVAL: unknown @admit. */
-int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, struct okv_tier **tier);
+int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, const struct omnikv_client *client,
+		    struct okv_tier **tier);
 /** The manager's; NULL is ignored. Memory that a stuck disk still uses is waited for, then left behind. */
 void okv_tier_destroy(struct omnikv_manager *manager);
 

@@ -48,6 +48,7 @@ struct okv_disk;
  * @bytes:    length of the disk now
  * @is_idle:  nothing that was begun is still under way
  * @now_ns:   a clock that only rises
+ * @keep:     hold this descriptor open, beside its owner, while anything is under way; -1 no more. NULL: cannot
  */
 struct okv_disk_ops {
 	int		(*run)(struct okv_disk *disk, struct okv_disk_io *ios, uint32_t nr, uint64_t deadline_ns);
@@ -58,6 +59,7 @@ struct okv_disk_ops {
 	uint64_t	(*bytes)(struct okv_disk *disk);
 	bool		(*is_idle)(struct okv_disk *disk);
 	uint64_t	(*now_ns)(struct okv_disk *disk);
+	void		(*keep)(struct okv_disk *disk, int fd);
 	void		(*close)(struct okv_disk *disk);
 };
 

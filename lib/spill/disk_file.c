@@ -11,10 +11,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -32,6 +35,9 @@
 #include "spill/format.h"
 
 #define RING_ENTRIES		128u
+/* The ring's fixed files: its disk, and one that lives as long as what is under way. */
+enum { FILE_DISK, FILE_KEPT, FILES_NR };
+
 #define CHUNK_SHIFT		30	/* of what one registered buffer may be */
 #define TRIES_MAX		16u
 #define SEEN_MAX		16u	/* results that are looked at before more is begun */
@@ -168,13 +174,13 @@ static void prep(struct okv_disk_file *file, struct io_uring_sqe *sqe, const str
 	if (file->nr_chunks && buf >= memory && at + bytes <= file->config.memory_bytes &&
 	    (at + bytes - 1) >> CHUNK_SHIFT == chunk) {
 		if (io->is_write)
-			io_uring_prep_write_fixed(sqe, 0, buf, bytes, off, chunk);
+			io_uring_prep_write_fixed(sqe, FILE_DISK, buf, bytes, off, chunk);
 		else
-			io_uring_prep_read_fixed(sqe, 0, buf, bytes, off, chunk);
+			io_uring_prep_read_fixed(sqe, FILE_DISK, buf, bytes, off, chunk);
 	} else if (io->is_write) {
-		io_uring_prep_write(sqe, 0, buf, bytes, off);
+		io_uring_prep_write(sqe, FILE_DISK, buf, bytes, off);
 	} else {
-		io_uring_prep_read(sqe, 0, buf, bytes, off);
+		io_uring_prep_read(sqe, FILE_DISK, buf, bytes, off);
 	}
 	sqe->flags |= IOSQE_FIXED_FILE;
 }
@@ -396,6 +402,14 @@ static uint64_t file_free_bytes(struct okv_disk *disk)
 	return (uint64_t)vfs.f_bavail * vfs.f_frsize;
 }
 
+static void file_keep(struct okv_disk *disk, int fd)
+{
+	struct okv_disk_file *file = file_of(disk);
+
+	if (file->info.is_uring)
+		(void)io_uring_register_files_update(&file->ring, FILE_KEPT, &fd, 1);
+}
+
 static void file_close(struct okv_disk *disk)
 {
 	struct okv_disk_file *file = file_of(disk);
@@ -424,6 +438,7 @@ static const struct okv_disk_ops file_ops = {
 	.bytes = file_bytes,
 	.is_idle = file_is_idle,
 	.now_ns = file_now_ns,
+	.keep = file_keep,
 	.close = file_close,
 };
 
@@ -461,6 +476,7 @@ static void probe_direct(struct okv_disk_file *file)
 
 static void open_ring(struct okv_disk_file *file)
 {
+	int files[FILES_NR] = { [FILE_DISK] = file->fd, [FILE_KEPT] = -1 };
 	int ret = -OKV_FAILPOINT("spill.uring");
 
 	if (file->config.is_plain)
@@ -483,12 +499,27 @@ static void open_ring(struct okv_disk_file *file)
 		say(file, "spill: no io_uring here; going on with pread and pwrite");
 		return;
 	}
-	ret = io_uring_register_files(&file->ring, &file->fd, 1);
+	ret = io_uring_register_files(&file->ring, files, FILES_NR);
 	if (ret) {
 		io_uring_queue_exit(&file->ring);
 		return;
 	}
 	file->info.is_uring = true;
+}
+
+/* io_uring counts what it registers, for all of the user's rings together. */
+static void say_memlock(struct okv_disk_file *file, uint64_t bytes)
+{
+	struct rlimit limit = { 0, 0 };
+	char line[256], text[32] = "unlimited";
+
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (limit.rlim_cur != RLIM_INFINITY)
+		snprintf(text, sizeof(text), "%" PRIu64 " KiB", (uint64_t)limit.rlim_cur >> 10);
+	snprintf(line, sizeof(line),
+		 "spill: the pool's memory cannot be registered: it needs %" PRIu64 " KiB of locked memory, and RLIMIT_MEMLOCK "
+		 "is %s; going on without (ulimit -l %" PRIu64 " helps)", bytes >> 10, text, bytes >> 10);
+	say(file, line);
 }
 
 static void register_memory(struct okv_disk_file *file)
@@ -513,8 +544,7 @@ static void register_memory(struct okv_disk_file *file)
 		ret = io_uring_register_buffers(&file->ring, iov, nr);
 	free(iov);
 	if (ret == -ENOMEM)
-		say(file, "spill: the pool's memory cannot be registered: the limit of locked memory (ulimit -l) is too low; "
-		    "going on without");
+		say_memlock(file, bytes);
 	else if (ret)
 		say(file, "spill: the kernel does not register this pool's memory; going on without");
 	else

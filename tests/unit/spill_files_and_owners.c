@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -360,13 +361,24 @@ static void spill_pool_memory_is_registered(void **state)
 	/* The limit of locked memory, as an ordinary user meets it: named, and done without. */
 	{
 		struct okv_failpoint point = { .name = "spill.register", .error = ENOMEM };
+		struct rlimit limit;
+		char figure[64];
 
 		nr_notes = 0;
 		assert_int_equal(okv_failpoint_arm(&point), 0);
 		spill = must_open(&config);
 		okv_failpoint_disarm_all();
 		assert_int_equal(nr_notes, 1);
-		assert_non_null(strstr(text, "ulimit -l"));
+		/* The pool's 4 MiB, and the limit as it is here. */
+		assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+		if (limit.rlim_cur == RLIM_INFINITY)
+			strcpy(figure, "RLIMIT_MEMLOCK is unlimited");
+		else
+			snprintf(figure, sizeof(figure), "RLIMIT_MEMLOCK is %llu KiB",
+				 (unsigned long long)limit.rlim_cur >> 10);
+		assert_non_null(strstr(text, figure));
+		assert_non_null(strstr(text, "it needs 4096 KiB"));
+		assert_non_null(strstr(text, "ulimit -l 4096"));
 		assert_int_equal(stats_of(spill).is_registered, 0);
 		get.bufs[0] = base + (2 << 20);
 		assert_int_equal(okv_store_find(spill->store, put.rec.ns, &put.rec.key, &get.rec), true);
