@@ -249,6 +249,9 @@ int okv_segment_init(struct okv_segment *seg, const struct okv_backing *want)
 	seg->file = shmem_file_setup_with_mnt(seg->mnt, "omnikv-pool", want->bytes, VM_NORESERVE);
 	if (IS_ERR(seg->file)) {
 		ret = PTR_ERR(seg->file);
+		/* What tmpfs says without memory for an inode. */
+		if (ret == -ENOSPC)
+			ret = -ENOMEM;
 		goto err_mnt;
 	}
 	/* Before the first page: a movable one could not be pinned for long where it is. */
