@@ -61,6 +61,19 @@ const char *any_pool_spec(const char *arg)
 	return !strncmp(arg, "omnikvd:", 8) ? daemon_spec(arg + 8, "4096") : arg;
 }
 
+void any_pool_may_fail(void)
+{
+	int fd;
+
+	if (!getenv("OMNIKV_TEST_FAIL"))
+		return;
+	fd = open("/proc/self/make-it-fail", O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, "1", 1) != 1)
+		fprintf(stderr, "# no fault injection here\n");
+	if (fd >= 0)
+		close(fd);
+}
+
 static int kmod_pool_open(const char *size, const struct omnikv_pool_config *config, struct omnikv_pool **pool)
 {
 	struct omnikv_ioc_pool_create req = {
@@ -98,6 +111,7 @@ int any_pool_open(const char *size, const struct omnikv_pool_config *config, str
 	char granule[16];
 	int ret;
 
+	any_pool_may_fail();
 	if (any_pool_is_kmod())
 		return kmod_pool_open(size, config, pool);
 	if (!provider_is("daemon"))

@@ -18,6 +18,8 @@ int any_pool_open(const char *size, const struct omnikv_pool_config *config, str
  * size, no manager and no reserve, and names its socket; anything else is what it is. Static storage.
  */
 const char *any_pool_spec(const char *arg);
+/** Where OMNIKV_TEST_FAIL is set, the kernel's fault injection may choose this process from here on. */
+void any_pool_may_fail(void);
 /** Is it the module's? */
 bool any_pool_is_kmod(void);
 
