@@ -16,6 +16,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "kernels/kernels.h"
+
 #define HUGE_BYTES	(UINT64_C(2) << 20)
 
 static const struct okv_device_ops *const kinds[] = { &okv_device_host, &okv_device_sim, &okv_device_cuda };
@@ -72,6 +74,11 @@ static const struct okv_device_ops *find_kind(const char *name, const char **uni
 			return kinds[i];
 	}
 	return NULL;
+}
+
+const char *omnikv_device_code(void)
+{
+	return okv_kernels_build();
 }
 
 int omnikv_device_open(const char *name, const struct omnikv_device_config *config,

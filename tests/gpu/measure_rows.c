@@ -7,10 +7,13 @@
  *     measure_rows run NAME      prints lines of JSON, one a result; status 4 with a reason where it cannot
  *
  * Arms are interleaved, ROUNDS rounds; figures are medians with min and max. Contents are checked outside the timed
- * part. OMNIKV_GPU_MIB makes everything smaller (default 1024). tests/gpu/run calls this.
+ * part. OMNIKV_GPU_MIB makes everything smaller (default 1024); X8 writes half of that to a file at TMPDIR, which has no
+ * name and ends with the program. tests/gpu/run calls this.
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -492,7 +495,8 @@ static void load_calibrate(struct load *load, double seconds, void *from, void *
 		if (took < seconds / 4)
 			load->amount *= 2;
 	} while (took < seconds / 4 && load->amount < 1u << 30);
-	load->amount = (uint32_t)((double)load->amount * seconds / took) + 1;
+	if (took > 0)
+		load->amount = (uint32_t)((double)load->amount * seconds / took) + 1;
 }
 
 static int x3(bool is_read)
@@ -852,9 +856,184 @@ out:
 
 /* ---- rows ------------------------------------------------------------------------------------- */
 
+#define X8_DEPTH	8u
+#define X8_BYTES	(EXTENT_GRANULES * 4096u)
+
+static void load_one(struct stack *s, const struct omnikv_piece *piece)
+{
+	struct omnikv_sqe *sqe = omnikv_get_sqe(s->ring);
+
+	if (!sqe) {
+		fprintf(stderr, "the ring is full\n");
+		exit(1);
+	}
+	omnikv_prep_load(sqe, s->hbm, piece, 1);
+	if (omnikv_submit(s->ring) != 1) {
+		fprintf(stderr, "a load was not taken\n");
+		exit(1);
+	}
+}
+
+/* Reap what has been loaded, @all of @nr or what is there; adds to *@done. */
+static void loads_reap(struct stack *s, uint32_t nr, bool all, uint32_t *done)
+{
+	struct omnikv_cqe *cqe;
+
+	while (*done < nr) {
+		int ret = all ? omnikv_wait_cqe(s->ring, &cqe, UINT64_C(60) * 1000000000) : omnikv_peek_cqe(s->ring, &cqe);
+
+		if (ret == -EAGAIN && !all)
+			return;
+		if (ret || cqe->res != X8_BYTES) {
+			fprintf(stderr, "a load failed: %d\n", ret ? ret : (int)cqe->res);
+			exit(1);
+		}
+		omnikv_cqe_seen(s->ring, cqe);
+		(*done)++;
+	}
+}
+
+/* Read all pieces from @fd into the pool, X8_DEPTH at a time; with @loads each goes on to the device. */
+static void x8_read(struct stack *s, struct io_uring *io, int fd, const struct omnikv_piece *pieces, uint32_t nr, bool loads)
+{
+	uint32_t next = 0, nr_read = 0, nr_submitted = 0, nr_loaded = 0;
+
+	while (nr_read < nr) {
+		struct io_uring_cqe *cqe;
+
+		while (next < nr && next - nr_read < X8_DEPTH) {
+			struct io_uring_sqe *sqe = io_uring_get_sqe(io);
+
+			io_uring_prep_read(sqe, fd, omnikv_pool_addr(s->pool, &pieces[next].extent), X8_BYTES,
+					   (uint64_t)next * X8_BYTES);
+			io_uring_sqe_set_data64(sqe, next++);
+		}
+		if (io_uring_submit_and_wait(io, 1) < 0 || io_uring_peek_cqe(io, &cqe) || cqe->res != (int)X8_BYTES) {
+			fprintf(stderr, "a read from disk failed\n");
+			exit(1);
+		}
+		/* A bounded number of loads, so that the ring is never full. */
+		if (loads) {
+			load_one(s, &pieces[io_uring_cqe_get_data64(cqe)]);
+			nr_submitted++;
+			loads_reap(s, nr_submitted, nr_submitted - nr_loaded >= 64, &nr_loaded);
+		}
+		io_uring_cqe_seen(io, cqe);
+		nr_read++;
+	}
+	if (loads)
+		loads_reap(s, nr, true, &nr_loaded);
+}
+
+static void x8_fill(struct stack *s, const struct omnikv_piece *piece, uint32_t i)
+{
+	uint64_t *words = omnikv_pool_addr(s->pool, &piece->extent), k;
+
+	for (k = 0; k < X8_BYTES / 8; k++)
+		words[k] = ((uint64_t)i << 32 | k) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 static int x8(void)
 {
-	return cannot("from disk to GPU: not measured by this program yet");
+	const char *dir = getenv("TMPDIR") ? getenv("TMPDIR") : "/var/tmp";
+	uint32_t nr = (uint32_t)(region_bytes / 2 / X8_BYTES), i, done;
+	struct series disk = { 0 }, h2d = { 0 }, both = { 0 }, cpu = { 0 };
+	struct omnikv_device_info info = { .size = sizeof(info) };
+	struct omnikv_error err = { "" };
+	struct omnikv_extent *extents = calloc(nr, sizeof(*extents));
+	struct omnikv_piece *pieces = calloc(nr, sizeof(*pieces));
+	int fd = open(dir, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600), ret = 1, round;
+	double begin, start, cpu_start, limit, bytes = (double)nr * X8_BYTES;
+	struct io_uring io;
+	struct stack s;
+	const char *what;
+
+	if (fd < 0)
+		return cannot("TMPDIR is on a file system without O_DIRECT or O_TMPFILE; name one on a disk");
+	if (io_uring_queue_init(2 * X8_DEPTH, &io, 0))
+		return cannot("there is no io_uring here");
+	what = stack_open(&s, &err);
+	if (what) {
+		ret = cannot(err.text[0] ? err.text : what);
+		goto out;
+	}
+	if (!extents || !pieces || omnikv_hbm_create(s.dev, region_bytes / 2, &s.hbm) ||
+	    omnikv_ring_init(s.client, s.dev, NULL, &s.ring, &err) ||
+	    omnikv_extent_alloc(s.client, EXTENT_GRANULES, nr, NULL, 0, extents)) {
+		fprintf(stderr, "no memory: %s\n", err.text);
+		goto out;
+	}
+	for (i = 0; i < nr; i++) {
+		pieces[i] = (struct omnikv_piece) { .extent = extents[i], .device_off = (uint64_t)i * X8_BYTES, .bytes = X8_BYTES };
+		x8_fill(&s, &pieces[i], i);
+		if (pwrite(fd, omnikv_pool_addr(s.pool, &extents[i]), X8_BYTES, (off_t)i * X8_BYTES) != (ssize_t)X8_BYTES) {
+			ret = cannot("the disk at TMPDIR is full");
+			goto out;
+		}
+	}
+	fsync(fd);
+	begin = now_s();
+	do {
+		struct timespec ms = { 0, 1000000 };
+
+		nanosleep(&ms, NULL);
+		if (omnikv_device_info(s.dev, &info))
+			goto out;
+	} while (info.host_mapped_bytes + info.host_refused_bytes < info.host_bytes && now_s() - begin < 60);
+	for (round = 0; round < ROUNDS; round++) {
+		start = now_s();
+		x8_read(&s, &io, fd, pieces, nr, false);
+		add(&disk, bytes / (now_s() - start) / 1e9);
+		start = now_s();
+		for (i = done = 0; i < nr; i++) {
+			load_one(&s, &pieces[i]);
+			loads_reap(&s, i + 1, i + 1 - done >= 64, &done);
+		}
+		loads_reap(&s, nr, true, &done);
+		add(&h2d, bytes / (now_s() - start) / 1e9);
+		for (i = 0; i < nr; i++)
+			memset(omnikv_pool_addr(s.pool, &extents[i]), 0, X8_BYTES);
+		cpu_start = process_s();
+		start = now_s();
+		x8_read(&s, &io, fd, pieces, nr, true);
+		add(&both, bytes / (now_s() - start) / 1e9);
+		add(&cpu, (process_s() - cpu_start) * 1e6 / (bytes / (1 << 20)));
+	}
+	/* What the device has is what was written to the file. */
+	for (i = 0; i < nr; i++)
+		memset(omnikv_pool_addr(s.pool, &extents[i]), 0, X8_BYTES);
+	if (stack_move(&s, true, pieces, nr) != (int64_t)bytes)
+		goto moved_wrong;
+	for (i = 0; i < nr; i++) {
+		const uint64_t *words = omnikv_pool_addr(s.pool, &extents[i]);
+		uint64_t k;
+
+		for (k = 0; k < X8_BYTES / 8; k++) {
+			if (words[k] != ((uint64_t)i << 32 | k) * UINT64_C(0x9e3779b97f4a7c15))
+				goto moved_wrong;
+		}
+	}
+	limit = median(&disk) < median(&h2d) ? median(&disk) : median(&h2d);
+	result_begin("X8", "from a file at %s to the device through the pool, 2 MiB at a time", dir);
+	figure("disk to device", &both);
+	figure("disk to pool", &disk);
+	figure("pool to device", &h2d);
+	result_end("GB/s", median(&both), limit, "at least 0.95 of the smaller", median(&both) >= 0.95 * limit);
+	result_begin("X8", "CPU time of that, spinning included");
+	figure("omnikv", &cpu);
+	result_end("us of CPU a MiB", median(&cpu), 0, "", true);
+	ret = 0;
+	goto out;
+
+moved_wrong:
+	fprintf(stderr, "from disk to device: a wrong byte, or a transfer that failed\n");
+out:
+	stack_close(&s);
+	io_uring_queue_exit(&io);
+	close(fd);
+	free(extents);
+	free(pieces);
+	return ret;
 }
 
 static const uint32_t x1_sizes[] = { 576, 656, 1152, 4096, 8192, 32768, 65536 };

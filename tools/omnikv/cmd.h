@@ -28,6 +28,7 @@ struct okv_cmd {
 };
 
 int okv_cmd_bench(int argc, char **argv);
+int okv_cmd_device(int argc, char **argv);
 int okv_cmd_plan(int argc, char **argv);
 int okv_cmd_pool(int argc, char **argv);
 int okv_cmd_replay(int argc, char **argv);

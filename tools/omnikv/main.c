@@ -16,6 +16,7 @@
 
 static const struct okv_cmd okv_cmds[] = {
 	{ "bench",	"measure this machine beside its limits and what others do",			okv_cmd_bench },
+	{ "device",	"show what there is to compute on, and the GPU code of this build",	okv_cmd_device },
 	{ "plan",	"show how a model's KV is cut into blocks",					okv_cmd_plan },
 	{ "pool",	"make, list, show and end pools of the kernel module",				okv_cmd_pool },
 	{ "replay",	"play request traces through the whole system and check every byte",	okv_cmd_replay },

@@ -119,6 +119,9 @@ struct omnikv_device_entry {
  */
 OMNIKV_API int omnikv_device_list(struct omnikv_device_entry *entries, uint32_t max, struct omnikv_error *why);
 
+/** One line: what the GPU code of this library was built with and for, or why it has none and what to do. */
+OMNIKV_API const char *omnikv_device_code(void);
+
 /**
  * omnikv_device_open() - open by name
  * @name: "host", "sim", "sim:kernels" (OMNIKV_DEVICE_F_KERNELS), "cuda" (the first GPU) or "cuda:N"
