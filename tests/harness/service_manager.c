@@ -47,13 +47,12 @@ static bool has_hung_up(int fd)
 	return poll(&pfd, 1, 0) > 0 && (pfd.revents & (POLLHUP | POLLERR));
 }
 
-static void take_message(struct service_manager *manager, char *text, int fd)
+static void take_message_locked(struct service_manager *manager, char *text, int fd)
 {
 	bool is_store = false, is_remove = false, is_polled = true;
 	char name[96] = "stored", *line, *save;
 	int i;
 
-	pthread_mutex_lock(&manager->lock);
 	for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		if (!strcmp(line, "FDSTORE=1"))
 			is_store = true;
@@ -84,7 +83,6 @@ static void take_message(struct service_manager *manager, char *text, int fd)
 		snprintf(manager->stored[manager->nr_stored++].name, 96, "%s", name);
 		fd = -1;
 	}
-	pthread_mutex_unlock(&manager->lock);
 	if (fd >= 0)
 		close(fd);
 }
@@ -110,14 +108,17 @@ static void *run(void *arg)
 
 		if (poll(&pfd, 1, 50) <= 0)
 			continue;
-		n = recvmsg(manager->notify_fd, &msg, MSG_CMSG_CLOEXEC);
-		if (n < 0)
-			continue;
-		cmsg = CMSG_FIRSTHDR(&msg);
+		/* Under the lock, a message is either still in the socket or has had its effect. */
+		pthread_mutex_lock(&manager->lock);
+		n = recvmsg(manager->notify_fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+		cmsg = n < 0 ? NULL : CMSG_FIRSTHDR(&msg);
 		if (cmsg && cmsg->cmsg_type == SCM_RIGHTS)
 			memcpy(&fd, CMSG_DATA(cmsg), sizeof(fd));
-		text[n] = '\0';
-		take_message(manager, text, fd);
+		if (n >= 0) {
+			text[n] = '\0';
+			take_message_locked(manager, text, fd);
+		}
+		pthread_mutex_unlock(&manager->lock);
 	}
 	return NULL;
 }
@@ -200,11 +201,25 @@ void service_manager_wait(struct service_manager *manager, const int *count, int
 	}
 }
 
+/* Take the lock when all that was said has had its effect. */
+static void lock_settled(struct service_manager *manager)
+{
+	struct pollfd pfd = { .fd = manager->notify_fd, .events = POLLIN };
+
+	for (;;) {
+		pthread_mutex_lock(&manager->lock);
+		if (poll(&pfd, 1, 0) <= 0)
+			return;
+		pthread_mutex_unlock(&manager->lock);
+		sleep_ms(1);
+	}
+}
+
 void service_manager_start(struct service_manager *manager, const char *const *options)
 {
 	int i, ready;
 
-	pthread_mutex_lock(&manager->lock);
+	lock_settled(manager);
 	for (i = 0; i < manager->nr_stored;) {
 		if (has_hung_up(manager->stored[i].fd))
 			drop(manager, i);
@@ -223,7 +238,7 @@ int service_manager_stored(struct service_manager *manager, const char *begin)
 {
 	int i, nr = 0;
 
-	pthread_mutex_lock(&manager->lock);
+	lock_settled(manager);
 	for (i = 0; i < manager->nr_stored; i++)
 		nr += !strncmp(manager->stored[i].name, begin, strlen(begin));
 	pthread_mutex_unlock(&manager->lock);
