@@ -190,7 +190,7 @@ static void run_client(const struct clients *cl, uint32_t place, uint32_t number
 	config.progress = NULL;
 	ret = okv_replay_run(&config, result, &err);
 	if (ret)
-		snprintf(result->check, sizeof(result->check), "client %u: %s", place, err.text[0] ? err.text : strerror(-ret));
+		snprintf(result->check, sizeof(result->check), "client %u: %.200s", place, err.text[0] ? err.text : strerror(-ret));
 	_exit(ret ? 1 : 0);
 }
 
