@@ -40,11 +40,18 @@ enum { FILE_DISK, FILE_KEPT, FILES_NR };
 
 #define CHUNK_SHIFT		30	/* of what one registered buffer may be */
 #define TRIES_MAX		16u
-#define SEEN_MAX		16u	/* results that are looked at before more is begun */
+#define SEEN_MAX		32u	/* results that are looked at before more is begun */
 #define CANCEL_NS		UINT64_C(200000000)
 #define MEASURE_BYTES		(64u << 10)
 #define MEASURE_NR		64u
 #define CANCEL_DATA		UINT64_MAX
+
+/* One request under way: how much of it is done. */
+struct okv_disk_todo {
+	uint64_t	done;
+	uint32_t	nr_tries;
+	bool		is_flying;
+};
 
 struct okv_disk_file {
 	struct okv_disk			disk;
@@ -55,13 +62,8 @@ struct okv_disk_file {
 	uint64_t			nr_stuck;	/* requests that a deadline has left behind */
 	uint32_t			nr_chunks;
 	bool				has_said_buffered;
-};
-
-/* One request under way: how much of it is done. */
-struct okv_disk_todo {
-	uint64_t	done;
-	uint32_t	nr_tries;
-	bool		is_flying;
+	struct okv_disk_todo		*todos;		/* [todos_room]: of the list that runs */
+	uint32_t			todos_room;
 };
 
 static struct okv_disk_file *file_of(struct okv_disk *disk)
@@ -213,13 +215,37 @@ static uint32_t cancel(struct okv_disk_file *file, const struct okv_disk_todo *t
 	return nr_flying;
 }
 
+/*
+ * How many of those under way are waited for at once. The rest keeps the disk busy meanwhile; each wake-up and each
+ * submission is shared by as many requests.
+ */
+static uint32_t nr_to_wait_for(uint32_t nr_flying)
+{
+	return nr_flying < 8 ? 1 : nr_flying < 32 ? nr_flying / 4 : nr_flying / 2;
+}
+
+/* Room for the state of @nr requests, none of which has begun. */
+static struct okv_disk_todo *todos_of(struct okv_disk_file *file, uint32_t nr)
+{
+	if (nr > file->todos_room) {
+		struct okv_disk_todo *todos = realloc(file->todos, nr * sizeof(*todos));
+
+		if (!todos)
+			return NULL;
+		file->todos = todos;
+		file->todos_room = nr;
+	}
+	memset(file->todos, 0, nr * sizeof(*file->todos));
+	return file->todos;
+}
+
 /* 0, or 1: the ring does not work here, do it without. */
 static int run_ring(struct okv_disk_file *file, struct okv_disk_io *ios, uint32_t nr, uint64_t deadline_ns)
 {
 	uint64_t until = file_now_ns(&file->disk) + deadline_ns;
 	uint32_t next = 0, nr_flying = 0, nr_left = nr, again[RING_ENTRIES], nr_again = 0;
 	uint32_t depth = file->info.queue_depth < RING_ENTRIES ? file->info.queue_depth : RING_ENTRIES;
-	struct okv_disk_todo *todos = calloc(nr, sizeof(*todos));
+	struct okv_disk_todo *todos = todos_of(file, nr);
 	struct __kernel_timespec ts;
 	struct io_uring_cqe *cqe;
 	int ret = 0;
@@ -260,8 +286,7 @@ static int run_ring(struct okv_disk_file *file, struct okv_disk_io *ios, uint32_
 		now = file_now_ns(&file->disk);
 		ts.tv_sec = now < until ? (until - now) / 1000000000 : 0;
 		ts.tv_nsec = now < until ? (until - now) % 1000000000 : 0;
-		/* Woken once for several; the rest keeps the disk busy meanwhile. */
-		ret = io_uring_submit_and_wait_timeout(&file->ring, &cqe, nr_flying < 8 ? 1 : nr_flying / 4, &ts, NULL);
+		ret = io_uring_submit_and_wait_timeout(&file->ring, &cqe, nr_to_wait_for(nr_flying), &ts, NULL);
 		if (ret < 0 && ret != -ETIME && ret != -EINTR && ret != -EAGAIN && ret != -EBUSY)
 			ret = -ETIME;	/* what was handed over may be under way: as if time were up */
 		else if (ret != -ETIME || file_now_ns(&file->disk) < until)
@@ -271,7 +296,6 @@ static int run_ring(struct okv_disk_file *file, struct okv_disk_io *ios, uint32_
 			file->nr_stuck += nr_flying;
 			for (i = 0; i < nr && !nr_flying; i++)
 				ios[i].res = -ETIME;
-			free(todos);
 			return -ETIME;
 		}
 		/* Not all of them before the queue is filled again. */
@@ -301,7 +325,6 @@ static int run_ring(struct okv_disk_file *file, struct okv_disk_io *ios, uint32_
 				ios[i].done(ios[i].opaque, &ios[i]);
 		}
 	}
-	free(todos);
 	return 0;
 }
 
@@ -426,6 +449,7 @@ static void file_close(struct okv_disk *disk)
 	if (file->info.is_uring)
 		io_uring_queue_exit(&file->ring);
 	close(file->fd);
+	free(file->todos);
 	free(file);
 }
 
@@ -481,7 +505,10 @@ static void open_ring(struct okv_disk_file *file)
 
 	if (file->config.is_plain)
 		return;
+	/* Results are only looked for when waiting: nothing need interrupt this thread for them. Kernels before 5.19 cannot. */
 	if (!ret)
+		ret = io_uring_queue_init(RING_ENTRIES, &file->ring, IORING_SETUP_COOP_TASKRUN);
+	if (ret == -EINVAL)
 		ret = io_uring_queue_init(RING_ENTRIES, &file->ring, 0);
 	if (!ret) {
 		file->ring.ring_fd = okv_fd_high(file->ring.ring_fd);
