@@ -457,6 +457,50 @@ static void what_is_damaged_is_dropped_and_nothing_is_guessed(void **state)
 	assert_true(nr_dropped > 0 && nr_kept > 0);
 }
 
+/* An extent that is no longer what a block says takes the block along, and all behind it. */
+static void blocks_whose_extents_are_gone_are_dropped(void **state)
+{
+	struct omnikv_extent sealed[64], other;
+	struct omnikv_client *client;
+	struct omnikv_pool *pool;
+	struct kv_world world;
+
+	(void)state;
+	for (uint32_t how = 0; how < 2; how++) {
+		uint64_t from = 0;
+
+		pool_begin("512K");
+		kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+		for (uint32_t i = 0; i < 3; i++)
+			assert_true(tell(&world, 3 * i, 8 * T, T, false));
+		kv_world_leave(&world);
+
+		assert_int_equal(omnikv_pool_open(spec, NULL, &pool, NULL), 0);
+		assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &client), 0);
+		assert_int_equal(omnikv_extent_list(client, 1u << OMNIKV_EXTENT_SEALED, &from, sealed, 64), 24);
+		/* Some block in the middle of the second story; its granule is somebody else's, or nobody's. */
+		assert_int_equal(omnikv_extent_free(client, &sealed[12], 1), 0);
+		if (how) {
+			assert_int_equal(omnikv_extent_alloc(client, 1, 1, &sealed[11], 0, &other), 0);
+			assert_int_equal(other.granule, sealed[12].granule);
+			assert_int_equal(omnikv_extent_seal(client, &other, 1), 0);
+		}
+		omnikv_client_close(client);
+		omnikv_pool_close(pool);
+
+		kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+		kv_world_check(&world);
+		assert_int_equal(stats_of(&world).blocks_recovered, 20);
+		assert_int_equal(stats_of(&world).blocks_dropped, 4);
+		assert_int_equal(stats_of(&world).extents_freed, how ? 4 : 3);
+		assert_int_equal(hear(&world, 0, 8 * T, false), 8 * T);
+		assert_int_equal(hear(&world, 3, 8 * T, false), 4 * T);
+		assert_int_equal(hear(&world, 6, 8 * T, false), 8 * T);
+		kv_world_close(&world);
+		unlink(path);
+	}
+}
+
 /* What the index takes of a pool, at its fullest: blocks of one granule; the second size is one at which its table is largest. */
 static void at_most_128_bytes_a_block(void **state)
 {
@@ -525,6 +569,7 @@ int main(void)
 		cmocka_unit_test(the_order_of_eviction_is_kept),
 		cmocka_unit_test(a_kill_at_any_store_loses_nothing),
 		cmocka_unit_test(what_is_damaged_is_dropped_and_nothing_is_guessed),
+		cmocka_unit_test(blocks_whose_extents_are_gone_are_dropped),
 		cmocka_unit_test(at_most_128_bytes_a_block),
 		cmocka_unit_test(an_index_that_cannot_grow_lets_blocks_go),
 	};

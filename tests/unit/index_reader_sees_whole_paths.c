@@ -128,6 +128,27 @@ static void compare(const struct kv_world *world, const struct okv_reader *reade
 	kv_story_free(&story);
 }
 
+/* Keys that do not chain: the end of one story behind the beginning of another. */
+static void compare_joined(const struct kv_world *world, const struct okv_reader *reader,
+			   const struct okv_reader_space *space, uint32_t number, uint32_t other, uint64_t nr)
+{
+	struct okv_reader_hit hit;
+	struct omnikv_key *keys, *tail;
+	struct kv_story story, behind;
+
+	make_story(&story, number, nr * T);
+	make_story(&behind, other, nr * T);
+	keys = kv_keys(world, &story, nr);
+	tail = kv_keys(world, &behind, nr);
+	memcpy(keys + nr / 2, tail + nr / 2, (nr - nr / 2) * sizeof(*keys));
+	assert_int_equal(okv_reader_match(reader, space, keys, nr, NULL, &hit), 0);
+	assert_int_equal(hit.nr_blocks, omnikv_lookup(world->space, keys, nr));
+	free(keys);
+	free(tail);
+	kv_story_free(&story);
+	kv_story_free(&behind);
+}
+
 static void reader_open(const struct kv_world *world, const void *base, struct okv_reader *reader,
 			struct okv_reader_space *space)
 {
@@ -174,6 +195,8 @@ static void at_rest_it_answers_as_the_manager_does(void **state)
 			tell(&world, (uint32_t)(kv_random(&seed) % NR_STORIES), nr_tokens, n % 2 ? T : nr_tokens, n % 3);
 			for (uint32_t i = 0; i < NR_STORIES; i += 1 + n % 3)
 				compare(&world, &reader, &space, i, 1 + kv_random(&seed) % (BLOCKS_MAX * T));
+			for (uint32_t i = 0; i < NR_STORIES && shapes[s] != KV_SHAPE_MIXED; i += 2)
+				compare_joined(&world, &reader, &space, i, kv_random(&seed) % NR_STORIES, BLOCKS_MAX);
 		}
 		kv_world_check(&world);
 		kv_world_leave(&world);
