@@ -494,18 +494,23 @@ static int shelf_load(struct okv_pool_catalog *cat, struct okv_shelf *shelf, str
 static int catalog_load(struct okv_pool_catalog *cat, struct sealed *sealed)
 {
 	struct omnikv_manager *manager = cat->manager;
+	struct okv_shelf *shelf, *next;
 	int ret;
 
 	ret = spaces_load(cat);
-	for (struct okv_shelf *shelf = manager->shelves; shelf && !ret; shelf = shelf->next)
-		ret = shelf_load(cat, shelf, sealed);
 	if (ret)
 		return ret;
+	for (shelf = manager->shelves; shelf; shelf = next) {
+		next = shelf->next;
+		ret = shelf_load(cat, shelf, sealed);
+		if (ret == -EBADMSG)
+			okv_space_unload_shelf(manager, shelf);
+		else if (ret)
+			return ret;
+	}
 	/* An index without a namespace holds nothing. */
 	for (uint32_t slot = 0; slot < OKV_CATALOG_SHELVES_MAX; slot++) {
-		const struct okv_shelf *shelf = manager->shelves;
-
-		while (shelf && shelf->slot != slot)
+		for (shelf = manager->shelves; shelf && shelf->slot != slot;)
 			shelf = shelf->next;
 		if (!shelf)
 			OKV_ORDERED_STORE(&cat->root->shelves[slot], 0);
@@ -609,6 +614,7 @@ int okv_pool_catalog_open(struct omnikv_manager *manager)
 	ret = sealed_list(manager->client, &sealed);
 	if (ret)
 		goto err_free;
+	manager->catalog = cat;
 	cat->root = root_find(cat, info.instance);
 	if (cat->root) {
 		ret = catalog_load(cat, &sealed);
@@ -630,7 +636,6 @@ int okv_pool_catalog_open(struct omnikv_manager *manager)
 		if (ret)
 			goto err_unload;
 	}
-	manager->catalog = cat;
 	(void)OKV_FAILPOINT("catalog.loaded");
 	ret = sealed_free(manager, &sealed);
 	if (ret)

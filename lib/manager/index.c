@@ -1961,9 +1961,13 @@ static int chunks_claim(struct okv_index *ix)
 		if (!ref->nr || ref->nr > OKV_CHUNK_ENTRIES || (ref->nr < OKV_CHUNK_ENTRIES && i + 1 < ix->dir->nr_chunks))
 			return -EBADMSG;
 		ix->entries[i] = mem->claim(mem->opaque, ref->entries_off, ref->nr * sizeof(struct okv_entry));
-		ix->records[i] = mem->claim(mem->opaque, ref->records_off, (size_t)ref->nr * ix->stride);
-		if (!ix->entries[i] || !ix->records[i])
+		if (!ix->entries[i])
 			return -EBADMSG;
+		ix->records[i] = mem->claim(mem->opaque, ref->records_off, (size_t)ref->nr * ix->stride);
+		if (!ix->records[i]) {
+			mem->free(mem->opaque, ix->entries[i], ref->nr * sizeof(struct okv_entry));
+			return -EBADMSG;
+		}
 		ix->mem_bytes += ref->nr * (sizeof(struct okv_entry) + ix->stride);
 		ix->pieces[i] = 1;
 		ix->nr_chunks++;
@@ -1994,14 +1998,16 @@ static int table_renew(struct okv_index *ix)
 
 static int head_claim(struct okv_index *ix, const struct okv_index_config *config, uint64_t head_off)
 {
-	struct okv_index_head *head = ix->mem.claim(ix->mem.opaque, head_off, sizeof(*head));
+	const struct okv_index_head *head = ix->mem.peek(ix->mem.opaque, head_off, sizeof(*head));
 
 	if (!head || head->magic != OKV_INDEX_MAGIC || head->version != OKV_INDEX_VERSION ||
 	    head->crc != okv_crc32c(head, offsetof(struct okv_index_head, crc)) || head->nr_groups != config->nr_groups ||
 	    head->optional_groups != config->optional_groups || head->block_tokens != config->block_tokens ||
 	    head->stride != ix->stride)
 		return -EBADMSG;
-	ix->head = head;
+	ix->head = ix->mem.claim(ix->mem.opaque, head_off, sizeof(*head));
+	if (!ix->head)
+		return -EBADMSG;
 	ix->mem_bytes = sizeof(*head);
 	ix->tag_mask = head->tag_mask;
 	memcpy(ix->secret, head->secret, sizeof(ix->secret));
@@ -2067,7 +2073,7 @@ int okv_index_recover(const struct okv_index_config *config, uint64_t head_off, 
 err_leave:
 	free(verdicts);
 	free(path);
-	index_delete(ix);
+	okv_index_destroy(ix);
 	return ret;
 }
 

@@ -112,7 +112,7 @@ struct okv_index_recovery {
  *
  * Each entry is judged by its own check, by @recovery, and by its ancestors; no byte of KV is looked at.
  * The order of eviction is what it was. Can be killed and begun again at any point. On an error what was
- * claimed stays claimed, and nothing of the index is to be used.
+ * claimed is given back, and nothing of the index is to be used.
  *
  * Return: 0, or -EBADMSG (no index, another shape, or a part of its memory is not the allocator's), -ENOMEM.
  */

@@ -189,6 +189,19 @@ static void okv_space_free(struct omnikv_manager *manager, struct omnikv_space *
 	free(space);
 }
 
+void okv_space_unload_shelf(struct omnikv_manager *manager, struct okv_shelf *shelf)
+{
+	struct okv_shelf **link = &manager->shelves;
+
+	for (uint32_t id = 0; id < manager->nr_ids; id++)
+		if (manager->space_of_id[id] && manager->space_of_id[id]->shelf == shelf)
+			okv_space_free(manager, manager->space_of_id[id]);
+	while (*link != shelf)
+		link = &(*link)->next;
+	*link = shelf->next;
+	free(shelf);
+}
+
 /* How many blocks each namespace has, by id: [nr_ids]. */
 static void okv_space_count(const struct omnikv_manager *manager, uint64_t *nr_blocks)
 {

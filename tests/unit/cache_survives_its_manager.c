@@ -501,6 +501,56 @@ static void blocks_whose_extents_are_gone_are_dropped(void **state)
 	}
 }
 
+/* An index that cannot be read takes its own namespaces along, not those of others. */
+static void one_damaged_index_leaves_the_others(void **state)
+{
+	uint64_t shelves[OKV_CATALOG_SHELVES_MAX];
+	struct kv_world world, model, hybrid;
+	struct omnikv_client *client;
+	struct omnikv_pool *pool;
+
+	(void)state;
+	pool_begin("1M");
+	kv_world_open(&model, KV_SHAPE_HYBRID, T, 4);
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	hybrid = world;
+	hybrid.plan = model.plan;
+	hybrid.ns = model.ns;
+	hybrid.ns.layout = &hybrid.plan.layout;
+	assert_int_equal(omnikv_space_open(world.manager, &hybrid.ns, &hybrid.plan, &hybrid.space, NULL), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_true(tell(&world, 3 * i, 4 * T, T, false) && tell(&hybrid, 3 * i, 4 * T, T, false));
+	memcpy(shelves, ((struct okv_catalog_root *)((char *)omnikv_pool_base(world.pool) +
+						      okv_pool_catalog_root_off(world.manager)))->shelves, sizeof(shelves));
+	assert_true(shelves[0] && shelves[1] && !shelves[2]);
+	omnikv_space_close(hybrid.space);
+	kv_world_leave(&world);
+
+	assert_int_equal(omnikv_pool_open(spec, NULL, &pool, NULL), 0);
+	assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &client), 0);
+	((struct okv_index_head *)((char *)omnikv_pool_base(pool) + shelves[1]))->secret[3] ^= 1;
+	omnikv_client_close(client);
+	omnikv_pool_close(pool);
+
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	kv_world_check(&world);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(hear(&world, 3 * i, 4 * T, false), 4 * T);
+	hybrid.pool = world.pool;
+	hybrid.client = world.client;
+	hybrid.manager = world.manager;
+	assert_int_equal(omnikv_space_open(world.manager, &hybrid.ns, &hybrid.plan, &hybrid.space, NULL), 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(hear(&hybrid, 3 * i, 4 * T, false), 0);
+		assert_true(tell(&hybrid, 3 * i, 4 * T, T, false));
+		assert_int_equal(hear(&hybrid, 3 * i, 4 * T, false), 4 * T);
+	}
+	omnikv_space_close(hybrid.space);
+	kv_world_close(&world);
+	kv_world_close(&model);
+	unlink(path);
+}
+
 /* What the index takes of a pool, at its fullest: blocks of one granule; the second size is one at which its table is largest. */
 static void at_most_128_bytes_a_block(void **state)
 {
@@ -570,6 +620,7 @@ int main(void)
 		cmocka_unit_test(a_kill_at_any_store_loses_nothing),
 		cmocka_unit_test(what_is_damaged_is_dropped_and_nothing_is_guessed),
 		cmocka_unit_test(blocks_whose_extents_are_gone_are_dropped),
+		cmocka_unit_test(one_damaged_index_leaves_the_others),
 		cmocka_unit_test(at_most_128_bytes_a_block),
 		cmocka_unit_test(an_index_that_cannot_grow_lets_blocks_go),
 	};
