@@ -286,3 +286,39 @@ def test_the_engine_outlives_the_daemon(expected, daemon):
         compare(expected[0], again)
         print(f"{cached(again)} tokens hit behind the restart")
         assert cached(again) > 0
+
+
+def test_events_tell_of_a_shared_block_once(daemon, tmp_path):
+    """Two engines on one pool, each with vLLM's own publisher: the second brings nothing there that the first has not."""
+    import msgspec
+    import zmq
+    from vllm.distributed.kv_events import KVEventBatch
+    decoder, told = msgspec.msgpack.Decoder(type=KVEventBatch), []
+    for number in range(2):
+        events = f"ipc://{tmp_path}/events{number}"
+        context = zmq.Context()
+        socket = context.socket(zmq.SUB)
+        socket.connect(events)
+        socket.subscribe(b"")
+        with Engine(f"unix:{daemon.socket}", kv_events_config={"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events}) as engine:
+            prompts = prompts_of(6)
+            engine.do("run", prompts=prompts, new=4)
+            # What a save leaves to its thread is told with a later step.
+            engine.do("run", prompts=[[1, 2, 3]], new=4)
+            found = []
+            while socket.poll(3000):
+                found += [event for event in decoder.decode(socket.recv_multipart()[2]).events if getattr(event, "medium", "") == "CPU"]
+        context.destroy(linger=0)
+        told.append(found)
+    first, second = told
+    hashes = [h for event in first for h in event.block_hashes]
+    assert len(hashes) == len(set(hashes)) > 10 and not second
+    by_hash = {event.block_hashes[0]: event for event in first}
+    for prompt in prompts:
+        # Each prompt's whole blocks are there, chained by their parents from the last to the first.
+        blocks = len(prompt) // T
+        event = next(e for e in first if e.token_ids == prompt[(blocks - 1) * T:blocks * T])
+        for i in reversed(range(blocks)):
+            assert event.token_ids == prompt[i * T:(i + 1) * T] and event.block_size == T
+            event = by_hash.get(event.parent_block_hash)
+        assert event is None

@@ -18,12 +18,13 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Set, Tuple
 
+from vllm.distributed.kv_events import BlockStored
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1, KVConnectorHandshakeMetadata,
-                                                               KVConnectorMetadata, KVConnectorRole)
+                                                               KVConnectorMetadata, KVConnectorRole, KVConnectorWorkerMetadata)
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 from vllm.logger import init_logger
 
@@ -54,6 +55,7 @@ _OPTIONS: Dict[str, Tuple[Any, str]] = {
 }
 _RETRY_S = 2.0           # between attempts to reach the manager
 _PAUSE_S = 2.0           # without omnikv after a deadline has passed
+_TOLD_BLOCKS = 100_000   # blocks that may wait for their event at once
 _LEASE_STEPS = 4         # scheduler steps after which a worker has certainly loaded
 
 
@@ -114,6 +116,17 @@ class OmniKVMetadata(KVConnectorMetadata):
     lost: List[int] = field(default_factory=list)      # that were to be loaded and cannot be
     loads: List[_Transfer] = field(default_factory=list)
     saves: List[_Transfer] = field(default_factory=list)
+
+
+@dataclass
+class OmniKVPublished(KVConnectorWorkerMetadata):
+    """Keys of blocks that workers have published in the pool, with how many of them did."""
+    counts: Dict[bytes, int]
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        for key, count in other.counts.items():
+            self.counts[key] = self.counts.get(key, 0) + count
+        return self
 
 
 class OmniKVStats(KVConnectorStats):
@@ -254,6 +267,13 @@ class OmniKVConnector(KVConnectorBase_V1):
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Dict[Tuple[int, int], KVConnectorHandshakeMetadata]) -> None:
         self._half.set_workers(list(metadata.values()))
 
+    def update_connector_output(self, connector_output: Any) -> None:
+        self._half.published(getattr(connector_output, "kv_connector_worker_meta", None))
+
+    def take_events(self) -> Any:
+        """What vLLM's publisher of KV events is to say of the pool: each block once, by the engine that brought it there."""
+        return self._half.take_events()
+
     def reset_cache(self) -> Optional[bool]:
         """Weights have changed, or everything is to be forgotten: from now on only what is computed from here on is found."""
         return self._half.reset()
@@ -278,6 +298,9 @@ class OmniKVConnector(KVConnectorBase_V1):
     def wait_for_save(self) -> None:
         if self.has_connector_metadata():
             self._half.save(self._get_connector_metadata())
+
+    def build_connector_worker_meta(self) -> Optional[KVConnectorWorkerMetadata]:
+        return self._half.take_published()
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
         return self._half.take_errors()
@@ -332,6 +355,10 @@ class _Scheduler:
         self._leases: Deque[Tuple[int, str]] = deque()
         self._step = 0
         self._refused = ""
+        events = config.kv_events_config
+        self._has_events = bool(events is not None and events.enable_kv_cache_events)
+        self._unpublished: "OrderedDict[bytes, Dict[str, Any]]" = OrderedDict()    # by key, until all ranks have it
+        self._events: List[Any] = []
 
     # The workers tell what they keep once their caches are there, before the first request.
     def set_workers(self, workers: List[Any]) -> None:
@@ -457,7 +484,48 @@ class _Scheduler:
             full = min(full, tracked.request.num_prompt_tokens // self._block_tokens)
         if full > tracked.saved:
             meta.saves.append(_Transfer(keys[:full], tracked.slots[:full]))
+            if self._has_events:
+                self._note(tracked.request, keys, tracked.saved, full)
             tracked.saved = full
+
+    def _note(self, request: Any, keys: List[bytes], begin: int, end: int) -> None:
+        """What the events of blocks [begin, end) will say, should the workers bring them to the pool."""
+        tokens, size = request.all_token_ids, self._block_tokens
+        lora = getattr(getattr(request, "lora_request", None), "lora_name", None)
+        # With these, tokens alone do not make the hash: consumers know such blocks by vLLM's own events.
+        is_plain = not (getattr(request, "mm_features", None) or getattr(request, "cache_salt", None) or
+                        getattr(request, "prompt_embeds", None) is not None)
+        for i in range(begin, end):
+            self._unpublished[keys[i]] = {"parent": keys[i - 1] if i else None, "lora_name": lora,
+                                          "token_ids": list(tokens[i * size:(i + 1) * size]) if is_plain else []}
+        while len(self._unpublished) > _TOLD_BLOCKS:
+            self._unpublished.popitem(last=False)
+
+    def published(self, told: Any) -> None:
+        if not isinstance(told, OmniKVPublished) or not self._has_events:
+            return
+        try:
+            from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash as converted
+            ranks = len({worker.weights for worker in self._workers})
+            for key, count in told.counts.items():
+                block = self._unpublished.get(key)
+                if block is None:
+                    continue
+                block["count"] = block.get("count", 0) + count
+                if block["count"] < ranks:
+                    continue
+                del self._unpublished[key]
+                self._events.append(BlockStored(
+                    block_hashes=[converted(key)], parent_block_hash=converted(block["parent"]) if block["parent"] else None,
+                    token_ids=block["token_ids"], block_size=self._block_tokens, lora_id=None, medium="CPU",
+                    lora_name=block["lora_name"]))
+        except Exception as error:
+            self._events = []
+            self._link.failed("events are lost", error)
+
+    def take_events(self) -> List[Any]:
+        events, self._events = self._events, []
+        return events
 
     def finished(self, request: Any) -> None:
         self._first.pop(request.request_id, None)
@@ -503,6 +571,9 @@ class _Worker:
         self._stats = OmniKVStats()
         # Left by the courier behind the engine's back.
         self._saved: Deque[int] = deque()
+        self._published: Deque[bytes] = deque()
+        events = self._config.kv_events_config
+        self._has_events = bool(events is not None and events.enable_kv_cache_events)
         self._late_failures: Deque[OmniKVError] = deque()
 
     def register(self, kv_caches: Dict[str, Any]) -> None:
@@ -586,6 +657,8 @@ class _Worker:
             self._late_failures.append(error)
             return
         self._saved.append(new)
+        if new and self._has_events:
+            self._published.extend(transfer.keys[-new:])
 
     def _prepare(self, meta: OmniKVMetadata) -> None:
         """Mover and space, for this step's names."""
@@ -652,6 +725,12 @@ class _Worker:
     def take_errors(self) -> Set[int]:
         errors, self._errors = self._errors, set()
         return errors
+
+    def take_published(self) -> Optional[OmniKVPublished]:
+        counts: Dict[bytes, int] = {}
+        while self._published:
+            counts[self._published.popleft()] = 1
+        return OmniKVPublished(counts) if counts else None
 
     def take_stats(self) -> Optional[OmniKVStats]:
         while self._saved:
