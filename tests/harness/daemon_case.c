@@ -88,7 +88,7 @@ void daemon_case_fini(struct daemon_case *daemon)
 	rmdir(daemon->dir);
 }
 
-static void spawn(struct daemon_case *daemon, const char *const *options)
+void daemon_spawn(struct daemon_case *daemon, const char *const *options)
 {
 	char *argv[OPTIONS_MAX + 4], path[PATH_MAX];
 	int nr = 0, log;
@@ -150,7 +150,7 @@ void daemon_start(struct daemon_case *daemon, const char *const *options)
 	uint64_t end = now_ms() + START_MS;
 	int fd;
 
-	spawn(daemon, options);
+	daemon_spawn(daemon, options);
 	while ((fd = daemon_connect(daemon)) < 0) {
 		if (daemon_is_dead(daemon) || now_ms() > end) {
 			print_log(daemon);
@@ -165,7 +165,7 @@ int daemon_run(struct daemon_case *daemon, const char *const *options)
 {
 	int status;
 
-	spawn(daemon, options);
+	daemon_spawn(daemon, options);
 	assert_int_equal(waitpid(daemon->pid, &status, 0), daemon->pid);
 	daemon->pid = 0;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;

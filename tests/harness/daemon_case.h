@@ -30,6 +30,8 @@ void daemon_case_init(struct daemon_case *daemon);
 void daemon_case_fini(struct daemon_case *daemon);
 /** Start one with these options beside --socket; NULL ends the list. Returns when it takes connections. */
 void daemon_start(struct daemon_case *daemon, const char *const *options);
+/** The same, without waiting for it. */
+void daemon_spawn(struct daemon_case *daemon, const char *const *options);
 /** Run it to its end, which comes by itself; its exit status. */
 int daemon_run(struct daemon_case *daemon, const char *const *options);
 /** SIGTERM; its exit status, or -1 when it is not over within 10 s. @ms: how long it took; may be NULL. */

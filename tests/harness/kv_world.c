@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -170,16 +171,41 @@ void kv_world_attach(struct kv_world *world, struct kv_world *base, struct okv_a
 		fail_msg("%s", err.text);
 }
 
+/* Manager and namespace, or none of them. */
+static int connect_world(struct kv_world *world, const char *socket, const struct omnikv_attach_config *config,
+			 struct omnikv_error *err)
+{
+	int ret = omnikv_manager_attach(socket, config, &world->manager, err);
+
+	if (ret)
+		return ret;
+	world->pool = omnikv_client_pool(omnikv_manager_client(world->manager));
+	ret = omnikv_space_open(world->manager, &world->ns, &world->plan, &world->space, err);
+	if (ret)
+		omnikv_manager_destroy(world->manager);
+	return ret;
+}
+
 void kv_world_connect(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *socket,
 		      const struct omnikv_attach_config *config)
 {
 	struct omnikv_error err = { "" };
 
 	kv_world_plan(world, shape, block_tokens);
-	KV_MUST(!omnikv_manager_attach(socket, config, &world->manager, &err) || (puts(err.text), false));
-	world->pool = omnikv_client_pool(omnikv_manager_client(world->manager));
-	KV_MUST(!omnikv_space_open(world->manager, &world->ns, &world->plan, &world->space, &err) ||
-		(puts(err.text), false));
+	KV_MUST(!connect_world(world, socket, config, &err) || (puts(err.text), false));
+}
+
+void kv_world_connect_again(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *socket)
+{
+	struct timespec ts = { .tv_nsec = 10000000 };
+	struct omnikv_error err = { "" };
+	uint32_t nr = 0;
+
+	kv_world_plan(world, shape, block_tokens);
+	while (connect_world(world, socket, NULL, &err)) {
+		KV_MUST(nr++ < 6000 || (puts(err.text), false));
+		nanosleep(&ts, NULL);
+	}
 }
 
 void kv_world_detach(struct kv_world *world)

@@ -51,6 +51,8 @@ void kv_world_attach(struct kv_world *world, struct kv_world *base, struct okv_a
 /** The same over a real omnikvd that serves @socket, in blocks of @shape. */
 void kv_world_connect(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *socket,
 		      const struct omnikv_attach_config *config);
+/** The same, waiting up to 60 s for a daemon. */
+void kv_world_connect_again(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *socket);
 /** Checks, ends the manager and (of kv_world_attach()) the client. Sequences are closed. */
 void kv_world_detach(struct kv_world *world);
 /** Checks all invariants, closes, and checks that the pool has everything back. Sequences are closed. */
