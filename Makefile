@@ -275,6 +275,7 @@ $(gpu_programs): build/gpu/%: $(T)/obj/tests/gpu/%.o $(harness_a) $(ta)
 	$(call link,$(wrap_flags) -Wl$(comma)-rpath$(comma)'$$ORIGIN' $(libs))
 # What they load beside the C library comes along.
 build/gpu/.libraries: $(gpu_programs)
+	@rm -f build/gpu/*.so*
 	$(Q)ldd $^ | sed -n 's/^.*=> \(\/[^ ]*\) .*/\1/p' | sort -u | \
 		grep -vE '/(libc|libm|libdl|libpthread|librt)\.so|/ld-' | xargs -r cp -Lt build/gpu
 	@touch $@

@@ -162,13 +162,34 @@ static int crc32c_case(uint64_t *random, const struct sides *at, void *list, uin
 	return okv_launch_crc32c(ops, ctx, max_ctas, &args);
 }
 
+/* A word is fired, is waited for, and then another value is, which never comes. */
+static int event_case(uint64_t *random, const struct sides *at, void *list, uint64_t bytes,
+		      const struct okv_kernel_ops *ops, void *ctx, uint32_t max_ctas)
+{
+	struct okv_event_args args = { .word = at->sums, .step = at->list, .late = at->sums + 8, .nr_polls = 1000000 };
+	uint64_t step = case_below(random, 1u << 20);
+	int ret;
+
+	(void)bytes;
+	(void)max_ctas;
+	memcpy(list, &step, sizeof(step));
+	args.base = case_below(random, 1u << 20);
+	ret = okv_launch_fire(ops, ctx, &args);
+	if (!ret)
+		ret = okv_launch_wait(ops, ctx, &args);
+	args.base += 1 + case_below(random, 1000);
+	args.nr_polls = 1 + case_below(random, 20);
+	return ret ? ret : okv_launch_wait(ops, ctx, &args);
+}
+
 typedef int (*case_fn)(uint64_t *random, const struct sides *at, void *list, uint64_t bytes,
 		       const struct okv_kernel_ops *ops, void *ctx, uint32_t max_ctas);
 
 static const struct {
 	const char	*name;
 	case_fn		fn;
-} kinds[] = { { "copy", copy_case }, { "gather or scatter", dense_case }, { "relayout", relayout_case }, { "crc32c", crc32c_case } };
+} kinds[] = { { "copy", copy_case }, { "gather or scatter", dense_case }, { "relayout", relayout_case }, { "crc32c", crc32c_case },
+	    { "wait and fire", event_case } };
 
 static int64_t differ(const unsigned char *a, const unsigned char *b, uint64_t bytes)
 {
