@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "tests/harness/kv_world.h"
@@ -127,11 +128,52 @@ static void in_a_file(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* A directory with one file. */
+static void unlink_store(const char *path)
+{
+	char file[200];
+
+	snprintf(file, sizeof(file), "%s/omnikv.spill", path);
+	unlink(file);
+	rmdir(path);
+}
+
+static void in_a_spill_store(void **state)
+{
+	struct daemon_case daemon;
+	struct kv_world world;
+	struct kv_story story;
+	char store[160];
+	const char *const options[] = {
+		"--pool", "16M", "--reserve", "1M", "--spill", store, "--spill-size", "64M", NULL,
+	};
+
+	(void)state;
+	daemon_case_init(&daemon);
+	snprintf(store, sizeof(store), "%s/store", daemon.dir);
+	daemon_start(&daemon, options);
+	make_story(&story, 1, 40 * T);
+	kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+	assert_int_equal(play(&world, &story), 0);
+	kv_world_detach(&world);
+	/* Its memory goes with it, and nobody keeps that. */
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_start(&daemon, options);
+	kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+	hits_again(&world, &story);
+	kv_world_detach(&world);
+	kv_story_free(&story);
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	unlink_store(store);
+	daemon_case_fini(&daemon);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(under_a_service_manager),
 		cmocka_unit_test(in_a_file),
+		cmocka_unit_test(in_a_spill_store),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -169,7 +169,7 @@ static void parse(int argc, char **argv, struct overrides *overrides)
 
 /* The loop is woken by this; what for stands beside it. */
 static int event_fd = -1;
-static volatile sig_atomic_t is_serving, has_to_end, has_to_reload;
+static volatile sig_atomic_t is_serving, is_flushing, has_to_end, has_to_reload;
 static struct overrides overrides;
 
 static void on_signal(int number)
@@ -178,7 +178,7 @@ static void on_signal(int number)
 	int error = errno;
 
 	if (number == SIGALRM)
-		_exit(EXIT_FAILED);
+		_exit(is_flushing ? EXIT_DONE : EXIT_FAILED);
 	/* Populating a pool can take minutes, and a start that is given up leaves nothing behind. */
 	if (!is_serving && number != SIGHUP) {
 		if (omnikvd.owns_socket)
@@ -322,6 +322,22 @@ static void adopt_peers(struct okv_daemon *daemon)
 
 /* ---- a life ----------------------------------------------------------------------------- */
 
+/*
+ * Memory that nobody keeps goes with this process: what its blocks hold goes to the spill store, as far as the time
+ * for ending allows. What is written is found again, wherever it is cut off.
+ */
+static void flush(struct okv_daemon *daemon)
+{
+	bool is_kept = daemon->spec.kind != OKV_PROVIDER_EMBEDDED || daemon->spec.name || getenv("NOTIFY_SOCKET");
+
+	if (!daemon->spill || !daemon->manager || is_kept)
+		return;
+	is_flushing = 1;
+	omnikv_manager_flush(daemon->manager);
+	omnikv_manager_destroy(daemon->manager);
+	omnikv_spill_close(daemon->spill);
+}
+
 static int serve(struct omnikv_error *err)
 {
 	struct okv_daemon *daemon = &omnikvd;
@@ -361,6 +377,8 @@ static int serve(struct omnikv_error *err)
 	okv_notify("STOPPING=1");
 out:
 	okv_daemon_close(daemon);
+	if (!ret)
+		flush(daemon);
 	return ret;
 }
 
