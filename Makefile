@@ -122,6 +122,8 @@ tool_a := $(T)/lib/libtools.a
 harness_a := $(T)/lib/libharness.a
 # A CUDA driver on this machine's memory, which tests let the library load.
 fake_cuda := $(B)/lib/libfake-cuda.so
+# And a libcufile.
+fake_cufile := $(B)/lib/libfake-cufile.so
 bins := $(addprefix $(B)/bin/,$(tool_names))
 tests := $(patsubst tests/%.c,$(B)/tests/%,$(test_src))
 fuzzers := $(patsubst tests/%.c,$(B)/tests/%,$(fuzz_src))
@@ -248,7 +250,10 @@ wrap_flags := -Wl$(comma)--undefined=__wrap_malloc $(addprefix -Wl$(comma)--wrap
 $(fake_cuda): $(call tobj,$(wildcard tests/harness/cuda/*.c kernels/ref/*.c) kernels/launch.c lib/crc32c.c)
 	$(call link,-shared $(libs))
 
-$(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta) | $(fake_cuda)
+$(fake_cufile): $(call tobj,$(wildcard tests/harness/cufile/*.c))
+	$(call link,-shared)
+
+$(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta) | $(fake_cuda) $(fake_cufile)
 	$(call link,-Wl$(comma)--start-group $(filter %.a,$^) -Wl$(comma)--end-group $(wrap_flags) $(test_libs) $(libs) $(libs_omnikvd))
 
 # A fuzz target is run by libFuzzer, or replays files given as arguments.

@@ -146,18 +146,6 @@ static int put_chunk(struct spill_job *job, uint32_t first, uint32_t nr, uint32_
 	return ret;
 }
 
-/* Is what the store has of this key the block that is asked for? */
-static bool is_same(const struct okv_record *rec, const struct okv_record *want)
-{
-	if (rec->position != want->position || rec->nr_tokens != want->nr_tokens || rec->nr_parts != want->nr_parts ||
-	    rec->parent.len != want->parent.len || memcmp(rec->parent.bytes, want->parent.bytes, want->parent.len))
-		return false;
-	for (uint32_t p = 0; p < want->nr_parts; p++)
-		if (rec->parts[p].bytes != want->parts[p].bytes)
-			return false;
-	return true;
-}
-
 static int get_chunk(struct spill_job *job, uint32_t first, uint32_t nr, uint32_t piece)
 {
 	const struct omnikv_spill_block *blocks = job->op->sqe.spill_io->blocks;
@@ -174,7 +162,7 @@ static int get_chunk(struct spill_job *job, uint32_t first, uint32_t nr, uint32_
 			continue;
 		describe(job, i, piece, &want, get->bufs);
 		job->res[i] = -ENOENT;
-		if (!okv_store_find(store_of(job), want.ns, &want.key, &get->rec) || !is_same(&get->rec, &want))
+		if (!okv_store_find(store_of(job), want.ns, &want.key, &get->rec) || !okv_record_is_same(&get->rec, &want))
 			continue;
 		piece_of[nr_gets] = piece;
 		of[nr_gets++] = i;

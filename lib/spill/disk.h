@@ -97,6 +97,8 @@ struct okv_disk_file_info {
  */
 int okv_disk_file_open(int fd, const char *path, const struct okv_disk_file_config *config, struct okv_disk **disk,
 		       struct omnikv_error *err);
+/** The descriptor, which stays the disk's. */
+int okv_disk_file_fd(const struct okv_disk *disk);
 void okv_disk_file_info(const struct okv_disk *disk, struct okv_disk_file_info *info);
 
 #endif /* OKV_SPILL_DISK_H */

@@ -654,6 +654,11 @@ int okv_disk_file_open(int fd, const char *path, const struct okv_disk_file_conf
 	return 0;
 }
 
+int okv_disk_file_fd(const struct okv_disk *disk)
+{
+	return ((const struct okv_disk_file *)disk)->fd;
+}
+
 void okv_disk_file_info(const struct okv_disk *disk, struct okv_disk_file_info *info)
 {
 	*info = ((const struct okv_disk_file *)disk)->info;

@@ -22,10 +22,14 @@
 
 #include <linux/fs.h>
 
+#include <omnikv/ring.h>
+
+#include "device.h"
 #include "error.h"
 #include "fd.h"
 #include "failpoint.h"
 #include "option.h"
+#include "spill/gds.h"
 
 #define FILE_NAME	"omnikv.spill"
 #define DEADLINE_MS	10000u
@@ -268,6 +272,8 @@ int omnikv_spill_open(const char *path, const struct omnikv_spill_config *config
 		spill->disk->ops->close(spill->disk);
 		goto err_free;
 	}
+	spill->notice = full.notice;
+	spill->opaque = full.opaque;
 	/* Names outlive the call no longer. */
 	spill->store->config.owner = NULL;
 	spill->store->config.host = NULL;
@@ -285,9 +291,66 @@ void omnikv_spill_close(struct omnikv_spill *spill)
 {
 	if (!spill)
 		return;
+	okv_gds_close(spill->gds);
 	okv_store_close(spill->store);
 	spill->disk->ops->close(spill->disk);
 	free(spill);
+}
+
+struct device_read {
+	struct omnikv_spill	*spill;
+	struct omnikv_hbm	*hbm;
+	const uint64_t		*device_off;
+};
+
+/* Inside the store's io_lock. */
+static int read_device(void *opaque, const struct okv_record *rec, uint64_t off)
+{
+	const struct device_read *read = opaque;
+	struct omnikv_spill *spill = read->spill;
+	int ret = 0;
+
+	if (!spill->is_gds_tried) {
+		struct omnikv_error err = { "" };
+
+		spill->is_gds_tried = true;
+		if (okv_gds_open(okv_disk_file_fd(spill->disk), &spill->gds, &err) && spill->notice)
+			spill->notice(spill->opaque, err.text);
+	}
+	if (!spill->gds)
+		return -EOPNOTSUPP;
+	for (uint32_t p = 0; p < rec->nr_parts && !ret; p++) {
+		if (rec->parts[p].bytes)
+			ret = okv_gds_read(spill->gds, read->hbm->ptr, read->device_off[p], off, rec->parts[p].bytes);
+		off += rec->parts[p].bytes;
+	}
+	return ret;
+}
+
+int omnikv_spill_read_device(struct omnikv_spill *spill, const uint8_t *ns, const struct omnikv_spill_block *block,
+			     struct omnikv_hbm *hbm, const uint64_t *device_off, const uint64_t *bytes)
+{
+	struct device_read read = { .spill = spill, .hbm = hbm, .device_off = device_off };
+	struct okv_record want = { 0 };
+
+	if (!spill || !ns || !block || !hbm || !device_off || !bytes || !block->key.len ||
+	    block->key.len > OMNIKV_KEY_BYTES_MAX || block->parent.len > OMNIKV_KEY_BYTES_MAX || !block->nr_parts ||
+	    block->nr_parts > OKV_SPILL_PARTS_MAX)
+		return -EINVAL;
+	if (spill->is_simulated)
+		return -EOPNOTSUPP;
+	memcpy(want.ns, ns, sizeof(want.ns));
+	want.key = block->key;
+	want.parent = block->parent;
+	want.position = block->position;
+	want.nr_tokens = block->nr_tokens;
+	want.nr_parts = block->nr_parts;
+	for (uint32_t p = 0; p < block->nr_parts; p++) {
+		if (bytes[p] > hbm->bytes || device_off[p] > hbm->bytes - bytes[p])
+			return -EINVAL;
+		want.parts[p].bytes = bytes[p];
+	}
+	return okv_store_read_other(spill->store, &want, read_device, &read);
 }
 
 int omnikv_spill_sync(struct omnikv_spill *spill)

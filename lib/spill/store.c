@@ -893,6 +893,57 @@ int okv_store_get(struct okv_store *store, struct okv_store_get *gets, uint32_t 
 	return ret;
 }
 
+bool okv_record_is_same(const struct okv_record *rec, const struct okv_record *want)
+{
+	if (rec->position != want->position || rec->nr_tokens != want->nr_tokens || rec->nr_parts != want->nr_parts ||
+	    rec->parent.len != want->parent.len || memcmp(rec->parent.bytes, want->parent.bytes, want->parent.len))
+		return false;
+	for (uint32_t p = 0; p < want->nr_parts; p++)
+		if (rec->parts[p].bytes != want->parts[p].bytes)
+			return false;
+	return true;
+}
+
+/* The record that @want describes, verified. Under io_lock. */
+static int find_verified(struct okv_store *store, const struct okv_record *want, struct okv_store_get *get, uint64_t *off)
+{
+	uint32_t entry = okv_catalog_find(store, want->ns, &want->key), segment;
+	int ret = 0;
+
+	if (!store->disk->ops->is_idle(store->disk))
+		return -ETIME;
+	if (entry == OKV_CATALOG_NONE)
+		return -ENOENT;
+	okv_catalog_record(store, entry, &get->rec);
+	if (!okv_record_is_same(&get->rec, want))
+		return -ENOENT;
+	segment = store->catalog.entries[entry].segment;
+	*off = okv_segment_off(store, segment) + get->rec.off;
+	if (!store->catalog.entries[entry].nr_hits)
+		ret = okv_store_bounce(store, segment, &get->rec);
+	if (ret == -ETIME || ret == -ENOMEM)
+		return ret;
+	get->res = ret && ret != -EBADMSG ? -EIO : ret;
+	get->is_good = !ret;
+	get_settle(store, get);
+	return get->res;
+}
+
+int okv_store_read_other(struct okv_store *store, const struct okv_record *want,
+			 int (*fn)(void *opaque, const struct okv_record *rec, uint64_t off), void *opaque)
+{
+	struct okv_store_get get = { 0 };
+	uint64_t off;
+	int ret;
+
+	pthread_mutex_lock(&store->io_lock);
+	ret = find_verified(store, want, &get, &off);
+	if (!ret)
+		ret = fn(opaque, &get.rec, off);
+	pthread_mutex_unlock(&store->io_lock);
+	return ret;
+}
+
 /* ---- check, counters ------------------------------------------------------------------------ */
 
 #define CHECK_BYTES	(4u << 20)

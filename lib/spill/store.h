@@ -186,6 +186,20 @@ struct okv_store_get {
 
 /** Return: as okv_store_put(). */
 int okv_store_get(struct okv_store *store, struct okv_store_get *gets, uint32_t nr);
+/**
+ * okv_store_read_other() - a block to where the store cannot look at it
+ * @want: the block as its record must describe it: key, parent, position, tokens, bytes of its parts
+ * @fn:   reads its payload from @off of the disk; 0 or a negative errno
+ *
+ * A record that was not read since the store was opened is verified in memory of the store's own first. Nothing is
+ * written meanwhile.
+ *
+ * Return: what @fn says, or -ENOENT, -EBADMSG, -EIO, -ETIME, -ENOMEM.
+ */
+int okv_store_read_other(struct okv_store *store, const struct okv_record *want,
+			 int (*fn)(void *opaque, const struct okv_record *rec, uint64_t off), void *opaque);
+/** Is it the block that @want describes, wherever it lies? */
+bool okv_record_is_same(const struct okv_record *rec, const struct okv_record *want);
 /** The record of this key is not found any more (until the next opening). */
 void okv_store_forget(struct okv_store *store, const uint8_t ns[32], const struct omnikv_key *key);
 

@@ -71,6 +71,25 @@ OMNIKV_API int omnikv_spill_open(const char *path, const struct omnikv_spill_con
 				 struct omnikv_spill **spill, struct omnikv_error *err);
 /** Makes everything durable first. No manager uses it any more. */
 OMNIKV_API void omnikv_spill_close(struct omnikv_spill *spill);
+struct omnikv_hbm;		/* see omnikv/device.h */
+struct omnikv_spill_block;	/* see omnikv/ring.h */
+
+/**
+ * omnikv_spill_read_device() - a block from NVMe to the device's memory, past the host's (GPUDirect Storage)
+ * @ns:         [32] identity of its namespace
+ * @device_off: [block->nr_parts] where each part goes in @hbm
+ * @bytes:      [block->nr_parts] of each part, as it was stored
+ *
+ * Reads that very block, or nothing. Its checksum is compared at its first read since the store was opened, for which it
+ * is read to the host's memory as well. Waits for the disk.
+ *
+ * Return: 0, or -EOPNOTSUPP (no libcufile here, or it does not serve this store; the notice of the store's configuration
+ * says why, once: use a FETCH and a LOAD), -EINVAL, -ENOENT, -EBADMSG, -EIO, -ETIME, -ENOMEM; what is in @hbm is undefined
+ * after -EIO.
+ */
+OMNIKV_API int omnikv_spill_read_device(struct omnikv_spill *spill, const uint8_t *ns,
+					const struct omnikv_spill_block *block, struct omnikv_hbm *hbm,
+					const uint64_t *device_off, const uint64_t *bytes);
 /** What was stored before is durable: it is there after a power cut. 0, -EIO, -ETIME. */
 OMNIKV_API int omnikv_spill_sync(struct omnikv_spill *spill);
 
