@@ -210,6 +210,8 @@ int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const str
 		ret = omnikv_extent_seal(part->client, part->extents, nr);
 	if (ret) {
 		/* Contradicting parts are of steps that know nothing of each other: neither is believed. */
+		if (ret == -ECANCELED)
+			omnikv_extent_free(part->client, part->extents, nr);
 		if (is_first || ret == -ECANCELED)
 			finish(joins, link, false);
 		return ret;

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Parts of a block by several clients: it appears with the last one, whole; a contributor's end, the deadline,
+ * a contradiction or a missing parent gives all of it up. Nothing leaks on any way.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "failpoint.h"
+#include "manager/join.h"
+#include "tests/harness/kv_world.h"
+
+#define T	16u
+#define PARTS	3u
+
+struct parts {
+	struct kv_world		world;
+	struct omnikv_client	*clients[PARTS];
+	struct okv_joins	*joins;
+	uint32_t		nr_published;
+	uint32_t		nr_dropped;
+};
+
+static void on_end(void *opaque, const struct omnikv_space *space, const struct omnikv_key *key, bool is_published)
+{
+	struct parts *parts = opaque;
+
+	assert_ptr_equal(space, parts->world.space);
+	assert_true(key->len != 0);
+	parts->nr_published += is_published;
+	parts->nr_dropped += !is_published;
+}
+
+static int open_parts(void **state)
+{
+	struct parts *parts = calloc(1, sizeof(*parts));
+
+	kv_world_open(&parts->world, KV_SHAPE_MIXED, T, 20);
+	for (uint32_t i = 0; i < PARTS; i++)
+		assert_int_equal(omnikv_client_open(parts->world.pool, 0, &parts->clients[i]), 0);
+	assert_int_equal(okv_joins_create(parts->world.manager, on_end, parts, &parts->joins), 0);
+	*state = parts;
+	return 0;
+}
+
+static int close_parts(void **state)
+{
+	struct parts *parts = *state;
+
+	okv_joins_destroy(parts->joins);
+	for (uint32_t i = 0; i < PARTS; i++)
+		omnikv_client_close(parts->clients[i]);
+	kv_world_close(&parts->world);
+	free(parts);
+	return 0;
+}
+
+static struct omnikv_key key_of(uint32_t number)
+{
+	struct omnikv_key key;
+
+	assert_int_equal(omnikv_key_init(&key, &number, sizeof(number)), 0);
+	return key;
+}
+
+/* Group @g of block @number (at position 0, or behind block @number - 1) by client @g. */
+static int add(struct parts *parts, uint32_t number, uint32_t g, uint32_t position, uint64_t until_ns,
+	       struct omnikv_extent *extent)
+{
+	struct omnikv_key key = key_of(number), parent = key_of(number - 1);
+	uint32_t crc = 100 * number + g;
+	struct okv_join_part part = {
+		.owner = g + 1, .client = parts->clients[g], .key = &key, .parent = position ? &parent : NULL,
+		.position = position, .nr_tokens = T, .part = g, .nr_parts = PARTS, .groups = 1u << g, .extents = extent,
+		.crcs = &crc, .until_ns = until_ns,
+	};
+
+	assert_int_equal(omnikv_extent_alloc(parts->clients[g], parts->world.plan.groups[g].nr_granules, 1, NULL, 0, extent),
+			 0);
+	return okv_joins_add(parts->joins, parts->world.space, &part);
+}
+
+static int64_t hit(struct parts *parts, uint32_t number)
+{
+	struct omnikv_key key = key_of(number);
+
+	return omnikv_lookup(parts->world.space, &key, 1);
+}
+
+static uint64_t private_bytes(struct parts *parts)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+
+	assert_int_equal(omnikv_pool_info(parts->world.pool, &info), 0);
+	return info.state_bytes[OMNIKV_EXTENT_PRIVATE];
+}
+
+static void the_last_part_publishes(void **state)
+{
+	struct parts *parts = *state;
+	struct omnikv_extent extent;
+
+	for (uint32_t number = 1; number <= 2; number++) {
+		for (uint32_t g = 0; g < PARTS; g++) {
+			assert_int_equal(hit(parts, number), 0);
+			assert_int_equal(add(parts, number, (g + number) % PARTS, number - 1, 1000, &extent), g == PARTS - 1);
+			kv_world_check(&parts->world);
+		}
+	}
+	assert_int_equal(parts->nr_published, 2);
+	assert_int_equal(hit(parts, 1), 1);
+	/* It is there: whoever comes late keeps what is his. */
+	assert_int_equal(add(parts, 1, 0, 0, 1000, &extent), -EEXIST);
+	assert_int_equal(omnikv_extent_free(parts->clients[0], &extent, 1), 0);
+	assert_int_equal(private_bytes(parts), 0);
+	kv_world_check(&parts->world);
+}
+
+static void an_end_or_the_deadline_drops_all_parts(void **state)
+{
+	struct parts *parts = *state;
+	struct omnikv_extent extent;
+
+	assert_int_equal(add(parts, 1, 0, 0, 1000, &extent), 0);
+	assert_int_equal(add(parts, 1, 1, 0, 5000, &extent), 0);
+	okv_joins_end_owner(parts->joins, 3);
+	assert_int_equal(parts->nr_dropped, 0);
+	okv_joins_end_owner(parts->joins, 2);
+	assert_int_equal(parts->nr_dropped, 1);
+	kv_world_check(&parts->world);
+
+	assert_int_equal(add(parts, 2, 0, 0, 1000, &extent), 0);
+	assert_int_equal(add(parts, 3, 1, 0, 2000, &extent), 0);
+	assert_int_equal(okv_joins_tick(parts->joins, 999), 1000);
+	assert_int_equal(okv_joins_tick(parts->joins, 1000), 2000);
+	assert_int_equal(parts->nr_dropped, 2);
+	assert_int_equal(okv_joins_tick(parts->joins, 2001), UINT64_MAX);
+	assert_int_equal(parts->nr_dropped, 3);
+	/* The rest of a dropped block begins another one, which nobody completes. */
+	assert_int_equal(add(parts, 1, 2, 0, 3000, &extent), 0);
+	assert_int_equal(hit(parts, 1), 0);
+	kv_world_check(&parts->world);
+}
+
+static void parts_that_contradict_each_other_are_dropped(void **state)
+{
+	struct parts *parts = *state;
+	struct omnikv_extent extent;
+
+	/* The same part twice. */
+	assert_int_equal(add(parts, 1, 0, 0, 1000, &extent), 0);
+	assert_int_equal(add(parts, 1, 0, 0, 1000, &extent), -ECANCELED);
+	assert_int_equal(parts->nr_dropped, 1);
+	/* Another position. */
+	assert_int_equal(add(parts, 2, 0, 0, 1000, &extent), 0);
+	assert_int_equal(add(parts, 2, 1, 1, 1000, &extent), -ECANCELED);
+	/* Behind a block that is not there. */
+	for (uint32_t g = 0; g < PARTS; g++)
+		assert_int_equal(add(parts, 9, g, 1, 1000, &extent), g == PARTS - 1 ? -ESTALE : 0);
+	assert_int_equal(parts->nr_dropped, 3);
+	assert_int_equal(hit(parts, 9), 0);
+	kv_world_check(&parts->world);
+	assert_int_equal(private_bytes(parts), 0);
+}
+
+static void failures_leave_all_or_nothing(void **state)
+{
+	struct parts *parts = *state;
+	struct omnikv_extent extent;
+
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = "join.seal", .nth = 2, .times = 1, .error = EBUSY });
+	assert_int_equal(add(parts, 1, 0, 0, 1000, &extent), 0);
+	assert_int_equal(add(parts, 1, 1, 0, 1000, &extent), -EBUSY);
+	assert_int_equal(omnikv_extent_free(parts->clients[1], &extent, 1), 0);
+	assert_int_equal(add(parts, 1, 1, 0, 1000, &extent), 0);
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = "join.insert", .times = 1, .error = ENOMEM });
+	assert_int_equal(add(parts, 1, 2, 0, 1000, &extent), -ECANCELED);
+	okv_failpoint_disarm_all();
+	assert_int_equal(parts->nr_dropped, 1);
+	assert_int_equal(hit(parts, 1), 0);
+	kv_world_check(&parts->world);
+	assert_int_equal(private_bytes(parts), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(the_last_part_publishes, open_parts, close_parts),
+		cmocka_unit_test_setup_teardown(an_end_or_the_deadline_drops_all_parts, open_parts, close_parts),
+		cmocka_unit_test_setup_teardown(parts_that_contradict_each_other_are_dropped, open_parts, close_parts),
+		cmocka_unit_test_setup_teardown(failures_leave_all_or_nothing, open_parts, close_parts),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
