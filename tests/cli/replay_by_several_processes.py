@@ -23,14 +23,14 @@ def sums_are_those_of_one_process():
 
 def conversations_by_four():
     found = cli.clean(cli.replay("--trace", cli.data("traces/conversation_trace.jsonl"), "--requests", 3000, "--pool", "1G",
-                                 FAST, "--daemon", "--clients", 4))
+                                 "--daemon", "--clients", 4))
     alone = cli.clean(cli.replay("--trace", cli.data("traces/conversation_trace.jsonl"), "--requests", 3000, "--pool", "1G",
                                  FAST))
     cli.equal(found["blocks_hit"], alone["blocks_hit"], "blocks_hit")
 
 
 def options_are_checked():
-    for args, text in (((FAST, "--clients", "2"), "need --daemon"), (("--daemon",), "--as-fast-as-possible"),
+    for args, text in (((FAST, "--clients", "2"), "need --daemon"),
                        ((FAST, "--daemon", "--pool", "embedded:1G:x"), "--pool"),
                        ((FAST, "--daemon=/nowhere", "--kill-every", "2"), "--kill-every"),
                        ((FAST, "--daemon", "--clients", "65"), "--clients")):

@@ -64,7 +64,7 @@ static const struct argp_option okv_options[] = {
 	{ "spill-admit", OPT_SPILL_ADMIT, "WHICH", 0, "all (default), or second: not what was used only once", 3 },
 
 	{ "daemon", OPT_DAEMON, "SOCKET", OPTION_ARG_OPTIONAL, "Over an omnikvd: that of SOCKET, or one that is started for "
-	  "this run with --pool; needs --as-fast-as-possible", 3 },
+	  "this run with --pool; as fast as possible", 3 },
 	{ "clients", OPT_CLIENTS, "N", 0, "Deal the requests to N processes; lookups stay in order, and wait for what an "
 	  "earlier request computes (default 1)", 3 },
 
@@ -238,6 +238,7 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		break;
 	case OPT_DAEMON:
 		args->has_daemon = true;
+		config->is_by_arrival = false;
 		args->socket = arg;
 		break;
 	case OPT_CLIENTS:
@@ -277,8 +278,6 @@ static void okv_check_usage(const struct okv_replay_args *args)
 		okv_usage("--trace and --workload exclude each other; give one of them");
 	if ((args->nr_clients || args->kill_ms) && !args->has_daemon)
 		okv_usage("--clients and --kill-every need --daemon");
-	if (args->has_daemon && config->is_by_arrival)
-		okv_usage("--daemon plays as fast as possible; give --as-fast-as-possible too");
 	if (args->has_daemon && (args->spill_path || args->numa || config->inject != OKV_INJECT_NONE))
 		okv_usage("--daemon excludes --spill, --numa and --inject: the pool is the daemon's");
 	if (args->kill_ms && args->socket)

@@ -82,7 +82,7 @@ static void print_daemon(const char *path, const struct okv_wire_clients *client
 
 	printf("omnikvd at %s, pid %u, for %llu s: %s%s, %s free of %s, %s sealed\n", path, clients->daemon_pid,
 	       (unsigned long long)clients->seconds,
-	       attached->kind == OKV_WIRE_POOL_KMOD ? "module pool " : "memory of its own", attached->name,
+	       attached->kind == OKV_WIRE_POOL_KMOD ? "module pool " : "pool", attached->name,
 	       okv_bytes_text(info->free_bytes, avail), okv_bytes_text(info->usable_bytes, usable),
 	       okv_bytes_text(info->state_bytes[OMNIKV_EXTENT_SEALED], sealed));
 }

@@ -320,6 +320,21 @@ static void adopt_peers(struct okv_daemon *daemon)
 		say(NULL, LOG_INFO, line);
 }
 
+/* For whoever started it by hand, or reads the journal. */
+static void say_ready(const struct okv_daemon *daemon)
+{
+	struct omnikv_manager_stats stats = { .size = sizeof(stats) };
+	char line[256];
+
+	if (!isatty(STDERR_FILENO) && !getenv("JOURNAL_STREAM"))
+		return;
+	if (daemon->manager)
+		omnikv_manager_stats(daemon->manager, &stats);
+	snprintf(line, sizeof(line), "serves %.100s on %.100s, %llu blocks cached", daemon->config.pool,
+		 daemon->config.socket, (unsigned long long)stats.nr_blocks);
+	say(NULL, LOG_INFO, line);
+}
+
 /* ---- a life ----------------------------------------------------------------------------- */
 
 /*
@@ -373,6 +388,7 @@ static int serve(struct omnikv_error *err)
 	adopt_peers(daemon);
 	okv_server_add(daemon->server, &watchdog);
 	okv_notify("READY=1\nSTATUS=serving %s", daemon->config.socket);
+	say_ready(daemon);
 	ret = okv_server_run(daemon->server);
 	okv_notify("STOPPING=1");
 out:
