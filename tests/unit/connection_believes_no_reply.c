@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The client's end of the connection against a daemon that answers wrongly, late, twice or not at all.
+ *
+ * A thread plays the daemon by a script: for each request that comes, one way to answer.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "conn.h"
+
+enum answer {
+	GOOD,		/* an INFO */
+	REFUSED,	/* -ENOSPC and a line of text */
+	BROKEN_PIPE,	/* a status that would say that the connection failed */
+	HUGE_ERROR,	/* a status that is no errno */
+	MAGIC, VERSION, TYPE, LENGTH, NO_REPLY_FLAG,
+	SHORT,		/* a payload that no INFO has */
+	SILENT,
+	LATE_FIRST,	/* the reply to the request before, then this one's */
+	WITH_FDS,	/* descriptors that nobody asked for */
+	CLOSE,
+	OLD_HELLO,	/* of HELLO: a version that is none of ours */
+};
+
+struct daemon {
+	char			path[64];
+	int			listen_fd;
+	pthread_t		thread;
+	const enum answer	*script;
+	int			nr;
+	int			nr_accepted;
+};
+
+static void send_frame(int fd, const struct okv_wire_header *header, const void *payload, size_t len, bool with_fds)
+{
+	union {
+		struct cmsghdr	align;
+		char		room[CMSG_SPACE(2 * sizeof(int))];
+	} control = { 0 };
+	struct iovec iov[2] = {
+		{ (void *)(uintptr_t)header, sizeof(*header) }, { (void *)(uintptr_t)payload, len },
+	};
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
+	const int fds[2] = { 0, 1 };
+
+	if (with_fds) {
+		msg.msg_control = &control;
+		msg.msg_controllen = sizeof(control);
+		control.align.cmsg_level = SOL_SOCKET;
+		control.align.cmsg_type = SCM_RIGHTS;
+		control.align.cmsg_len = CMSG_LEN(sizeof(fds));
+		memcpy(CMSG_DATA(&control.align), fds, sizeof(fds));
+	}
+	sendmsg(fd, &msg, MSG_NOSIGNAL);
+}
+
+/* false: the connection is to be closed. */
+static bool answer(int fd, const struct okv_wire_header *ask, enum answer how)
+{
+	struct okv_wire_header header = *ask;
+	struct okv_wire_info info = { .nr_granules = ask->id };
+	const void *payload = &info;
+
+	header.flags = OKV_WIRE_F_REPLY;
+	header.length = sizeof(info);
+	switch (how) {
+	case REFUSED:
+		header.status = -ENOSPC;
+		payload = "the pool is full";
+		header.length = 16;
+		break;
+	case BROKEN_PIPE:	header.status = -EPIPE; header.length = 0; break;
+	case HUGE_ERROR:	header.status = -100000; header.length = 0; break;
+	case MAGIC:		header.magic++; break;
+	case VERSION:		header.version++; break;
+	case TYPE:		header.type = OKV_WIRE_ROOM; header.length = 0; break;
+	case LENGTH:		send_frame(fd, &header, payload, sizeof(info) - 8, false); return true;
+	case NO_REPLY_FLAG:	header.flags = 0; break;
+	case SHORT:		header.length = 8; break;
+	case SILENT:		return true;
+	case LATE_FIRST:
+		header.id--;
+		send_frame(fd, &header, payload, header.length, true);
+		header.id++;
+		break;
+	case CLOSE:		return false;
+	default:		break;
+	}
+	send_frame(fd, &header, payload, header.length, how == WITH_FDS);
+	return true;
+}
+
+static void *play(void *arg)
+{
+	struct daemon *daemon = arg;
+	unsigned char buf[4096];
+	int at = 0;
+
+	while (at < daemon->nr) {
+		int fd = accept(daemon->listen_fd, NULL, NULL);
+		bool is_open = true;
+
+		if (fd < 0)
+			break;
+		daemon->nr_accepted++;
+		while (is_open && recv(fd, buf, sizeof(buf), 0) >= (ssize_t)sizeof(struct okv_wire_header)) {
+			struct okv_wire_header header;
+			struct okv_wire_hello hello = { .version = OKV_WIRE_VERSION, .version_oldest = 1 };
+
+			memcpy(&header, buf, sizeof(header));
+			if (header.type == OKV_WIRE_HELLO) {
+				if (daemon->script[at] == OLD_HELLO) {
+					hello.version = OKV_WIRE_VERSION + 7;
+					at++;
+				}
+				header.flags = OKV_WIRE_F_REPLY;
+				header.length = sizeof(hello);
+				send_frame(fd, &header, &hello, sizeof(hello), false);
+				continue;
+			}
+			is_open = at < daemon->nr && answer(fd, &header, daemon->script[at]);
+			at++;
+		}
+		close(fd);
+	}
+	return NULL;
+}
+
+static void start(struct daemon *daemon, const enum answer *script, int nr)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+
+	snprintf(daemon->path, sizeof(daemon->path), "/tmp/omnikv-conn-%d", getpid());
+	unlink(daemon->path);
+	memcpy(addr.sun_path, daemon->path, strlen(daemon->path));
+	daemon->script = script;
+	daemon->nr = nr;
+	daemon->nr_accepted = 0;
+	daemon->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	assert_int_equal(bind(daemon->listen_fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
+	assert_int_equal(listen(daemon->listen_fd, 8), 0);
+	assert_int_equal(pthread_create(&daemon->thread, NULL, play, daemon), 0);
+}
+
+static void stop(struct daemon *daemon)
+{
+	shutdown(daemon->listen_fd, SHUT_RDWR);
+	pthread_join(daemon->thread, NULL);
+	close(daemon->listen_fd);
+	unlink(daemon->path);
+}
+
+static int ask(struct okv_conn *conn, uint32_t type, struct omnikv_error *err, uint64_t *id)
+{
+	struct okv_wire_info info = { 0 };
+	struct okv_call call = {
+		.type = type, .timeout_ms = 300, .reply = &info, .reply_max = sizeof(info), .err = err,
+	};
+	int ret = okv_conn_call(conn, &call), i;
+
+	for (i = 0; i < (int)OKV_WIRE_FDS_MAX; i++)
+		if (call.fds_out[i] >= 0)
+			close(call.fds_out[i]);
+	if (id)
+		*id = info.nr_granules;
+	return ret;
+}
+
+static int open_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int nr = 0;
+
+	while (readdir(dir))
+		nr++;
+	closedir(dir);
+	return nr;
+}
+
+static void wrong_replies_close_the_connection_and_the_next_call_makes_it_anew(void **state)
+{
+	static const enum answer bad[] = { MAGIC, VERSION, TYPE, LENGTH, NO_REPLY_FLAG, SHORT };
+	uint32_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		const enum answer script[] = { GOOD, bad[i], GOOD };
+		struct omnikv_error err = { "" };
+		struct daemon daemon;
+		struct okv_conn *conn;
+
+		start(&daemon, script, 3);
+		assert_int_equal(okv_conn_open(daemon.path, NULL, &conn, &err), 0);
+		assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), 0);
+		assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -EPROTO);
+		assert_false(okv_conn_is_up(conn));
+		assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), 0);
+		assert_int_equal(okv_conn_epoch(conn), 2);
+		okv_conn_close(conn);
+		stop(&daemon);
+	}
+}
+
+static void a_refusal_is_an_answer(void **state)
+{
+	const enum answer script[] = { REFUSED, BROKEN_PIPE, HUGE_ERROR, GOOD };
+	struct omnikv_error err = { "" };
+	struct daemon daemon;
+	struct okv_conn *conn;
+
+	(void)state;
+	start(&daemon, script, 4);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &conn, &err), 0);
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, &err, NULL), -ENOSPC);
+	assert_string_equal(err.text, "the pool is full");
+	/* The connection is as good as before, whatever the status says. */
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -EIO);
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -EIO);
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), 0);
+	assert_int_equal(okv_conn_epoch(conn), 1);
+	okv_conn_close(conn);
+	stop(&daemon);
+}
+
+static int nr_late;
+
+static void count_late(struct okv_conn *conn, void *opaque, uint32_t type, const void *payload, size_t len)
+{
+	(void)conn;
+	(void)opaque;
+	(void)payload;
+	nr_late += type == OKV_WIRE_INFO && len == sizeof(struct okv_wire_info);
+}
+
+static void late_replies_are_nobody_elses(void **state)
+{
+	const enum answer script[] = { SILENT, LATE_FIRST, WITH_FDS, GOOD };
+	const struct okv_conn_hooks hooks = { .late = count_late };
+	struct daemon daemon;
+	struct okv_conn *conn;
+	uint64_t first, second;
+	int fds;
+
+	(void)state;
+	start(&daemon, script, 4);
+	assert_int_equal(okv_conn_open(daemon.path, &hooks, &conn, NULL), 0);
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -ETIME);
+	fds = open_fds();
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, &first), 0);
+	assert_int_equal(nr_late, 1);
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), 0);
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, &second), 0);
+	assert_int_equal(second, first + 2);
+	/* Descriptors of a late reply are closed here, others by who asked. */
+	assert_int_equal(open_fds(), fds);
+	okv_conn_close(conn);
+	stop(&daemon);
+}
+
+static void what_changes_something_is_not_asked_twice(void **state)
+{
+	const enum answer script[] = { GOOD, CLOSE, GOOD, CLOSE, GOOD };
+	struct okv_call end = { .type = OKV_WIRE_END, .timeout_ms = 300 };
+	struct daemon daemon;
+	struct okv_conn *conn;
+
+	(void)state;
+	start(&daemon, script, 5);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &conn, NULL), 0);
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), 0);
+	/* A question is. */
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), 0);
+	assert_int_equal(okv_conn_epoch(conn), 2);
+	assert_int_equal(okv_conn_call(conn, &end), -EPIPE);
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), 0);
+	okv_conn_close(conn);
+	stop(&daemon);
+}
+
+static void another_version_is_one_clear_refusal(void **state)
+{
+	const enum answer script[] = { OLD_HELLO };
+	struct omnikv_error err = { "" };
+	struct daemon daemon;
+	struct okv_conn *conn;
+
+	(void)state;
+	start(&daemon, script, 1);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &conn, &err), -EPROTONOSUPPORT);
+	assert_non_null(strstr(err.text, "update this program"));
+	stop(&daemon);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(wrong_replies_close_the_connection_and_the_next_call_makes_it_anew),
+		cmocka_unit_test(a_refusal_is_an_answer),
+		cmocka_unit_test(late_replies_are_nobody_elses),
+		cmocka_unit_test(what_changes_something_is_not_asked_twice),
+		cmocka_unit_test(another_version_is_one_clear_refusal),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
