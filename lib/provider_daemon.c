@@ -33,6 +33,7 @@ struct daemon_pool {
 	struct okv_embedded_pool	base;	/* its map: the records, only read */
 	struct okv_conn			*conn;	/* for questions */
 	uint64_t			reserve_bytes;
+	uint32_t			*is_owner;	/* a page that the kernel clears in forked children */
 };
 
 struct daemon_client {
@@ -55,6 +56,15 @@ static struct daemon_pool *daemon_pool(struct omnikv_pool *pool)
 static struct daemon_client *daemon_client(struct omnikv_client *client)
 {
 	return (struct daemon_client *)client;
+}
+
+/*
+ * A forked child has neither the memory nor the tables, and whatever lies at their addresses is not ours. It may
+ * close what it inherited, which frees memory of its own and closes descriptors.
+ */
+static bool is_child(const struct omnikv_pool *pool)
+{
+	return !__atomic_load_n(((const struct daemon_pool *)pool)->is_owner, __ATOMIC_RELAXED);
 }
 
 /* Nobody answers, or it is not known what became of the request. */
@@ -200,6 +210,12 @@ static int daemon_open(const struct okv_pool_spec *spec, const struct omnikv_poo
 		ret = pool_map(pool, &attached, fds[0], err);
 	if (ret)
 		goto err_fds;
+	pool->is_owner = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (pool->is_owner == MAP_FAILED || madvise(pool->is_owner, 4096, MADV_WIPEONFORK)) {
+		ret = okv_error_set(err, -ENOMEM, "no memory for a page");
+		goto err_unmap;
+	}
+	*pool->is_owner = 1;
 	pool->base.fd = fds[0];
 	pool->base.fd_ro = fds[1];
 	pool->base.refs = &daemon_refs;
@@ -209,6 +225,10 @@ static int daemon_open(const struct okv_pool_spec *spec, const struct omnikv_poo
 	*out = &pool->base.pool;
 	return 0;
 
+err_unmap:
+	munmap(pool->base.map_base, pool->base.map_bytes);
+	if (pool->is_owner != MAP_FAILED)
+		munmap(pool->is_owner, 4096);
 err_fds:
 err_conn:
 	close_fds(fds);
@@ -223,7 +243,9 @@ static void daemon_close(struct omnikv_pool *base)
 	struct daemon_pool *pool = daemon_pool(base);
 
 	okv_conn_close(pool->conn);
-	munmap(pool->base.map_base, pool->base.map_bytes);
+	if (!is_child(base))
+		munmap(pool->base.map_base, pool->base.map_bytes);
+	munmap(pool->is_owner, 4096);
 	close(pool->base.fd);
 	close(pool->base.fd_ro);
 	pthread_mutex_destroy(&pool->base.lock);
@@ -294,7 +316,7 @@ static int client_connected(struct okv_conn *conn, void *opaque, bool is_first, 
 
 static void table_unmap(struct daemon_client *client)
 {
-	if (client->base.leases.touched)
+	if (client->base.leases.touched && !is_child(client->base.client.pool))
 		munmap((void *)client->base.leases.touched, okv_lease_bytes(client->base.leases.nr_granules));
 	if (client->base.leases_fd >= 0)
 		close(client->base.leases_fd);
@@ -385,6 +407,10 @@ static void daemon_client_close(struct omnikv_client *base)
 	bool is_over;
 	uint32_t i;
 
+	if (is_child(base->pool)) {
+		client_free(client);
+		return;
+	}
 	while (client->base.windows)
 		okv_embedded_window_destroy((struct omnikv_window *)client->base.windows);
 	okv_windows_fini(&client->base);
@@ -592,7 +618,7 @@ static int daemon_alloc(struct omnikv_client *base, uint32_t nr_granules, uint32
 	uint32_t i, j;
 	int ret;
 
-	if (is_meta && !client->base.is_manager)
+	if (is_child(base->pool) || (is_meta && !client->base.is_manager))
 		return -EPERM;
 	ret = -OKV_FAILPOINT("pool.alloc");
 	if (ret)
@@ -661,6 +687,8 @@ static int daemon_seal(struct omnikv_client *base, const struct omnikv_extent *e
 
 	if (count > OKV_WIRE_EXTENTS_MAX)
 		return -E2BIG;
+	if (is_child(base->pool))
+		return -EPERM;
 	pthread_mutex_lock(&client->requests);
 	compare_locked(client);
 	/* Binds stay as they are until it is sealed. */
@@ -739,6 +767,8 @@ static int ref_get(struct okv_embedded_client *client, const struct omnikv_exten
 	struct okv_embedded_pool *pool = okv_embedded_pool(client->client.pool);
 	int ret;
 
+	if (is_child(&pool->pool))
+		return -EPERM;
 	if (ext->granule >= pool->map.nr_granules)
 		return -ESTALE;
 	okv_lease_add(&client->leases, (uint32_t)ext->granule);
@@ -832,6 +862,8 @@ static int daemon_release(struct omnikv_client *base, const struct omnikv_extent
 	uint32_t i;
 	int ret = 0;
 
+	if (is_child(base->pool))
+		return -EPERM;
 	pthread_mutex_lock(&pool->lock);
 	for (i = 0; !ret && i < count; i++) {
 		ret = okv_extent_check(&pool->map, &exts[i], OKV_OP_RELEASE, client->id, client->is_manager);
@@ -863,6 +895,8 @@ static void daemon_io_put(struct omnikv_client *base, const struct omnikv_extent
 	bool is_over;
 	uint32_t i;
 
+	if (is_child(base->pool))
+		return;
 	pthread_mutex_lock(&pool->lock);
 	for (i = 0; i < count; i++) {
 		hold = okv_holds_find(&client->base.holds, (uint32_t)exts[i].granule);

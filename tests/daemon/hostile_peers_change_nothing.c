@@ -395,6 +395,34 @@ static void a_child_keeps_nothing_of_a_client_that_ended(void **state)
 	close(pipes[1]);
 }
 
+static void a_child_may_close_what_it_inherited(void **state)
+{
+	struct omnikv_extent ext;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(omnikv_extent_alloc(engine, 4, 1, NULL, 0, &ext), 0);
+	assert_int_equal(omnikv_extent_seal(engine, &ext, 1), 0);
+	assert_int_equal(omnikv_extent_lease(engine, &ext, 1), 0);
+	pid = fork();
+	if (!pid) {
+		struct omnikv_extent other;
+
+		if (omnikv_extent_lease(engine, &ext, 1) != -EPERM || omnikv_extent_release(engine, &ext, 1) != -EPERM ||
+		    omnikv_extent_alloc(engine, 4, 1, NULL, 0, &other) != -EPERM)
+			_exit(1);
+		omnikv_client_close(engine);
+		omnikv_pool_close(pool);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	/* The parent's lease is as it was. */
+	assert_int_equal(omnikv_extent_release(engine, &ext, 1), 0);
+	assert_int_equal(omnikv_extent_release(engine, &ext, 1), -EPERM);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -405,6 +433,7 @@ int main(void)
 		TEST(a_thousand_connections_are_served_in_turn),
 		TEST(a_daemon_without_descriptors_left_says_so_and_goes_on),
 		TEST(other_users_are_refused),
+		TEST(a_child_may_close_what_it_inherited),
 		TEST(a_child_keeps_nothing_of_a_client_that_ended),
 	};
 
