@@ -986,7 +986,9 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 	for (i = 0; i < ix->nr_groups; i++)
 		group_set(ix, block->parent, i, &rec->groups[i], &block->extents[i], block->crc32c[i]);
 	okv_evict_node_init(&ix->order, id);
-	e->seal = okv_entry_seal(e, rec, ix->nr_groups, name);
+	/* Of use to a later writer alone. */
+	if (mem_is_lasting(ix))
+		e->seal = okv_entry_seal(e, rec, ix->nr_groups, name);
 	(void)OKV_FAILPOINT("index.insert_filled");
 	/* From here on it is there, also for a writer to come. */
 	OKV_ORDERED_STORE(&e->name, name);
@@ -2160,7 +2162,7 @@ static const char *entry_check(struct okv_index *ix, uint32_t id)
 	memcpy(key.bytes, e->key, sizeof(e->key));
 	if (key_tag(ix, okv_ns_mix(okv_entry_ns(e)), &key) != e->tag)
 		return "an entry's hash is not that of its key";
-	if (okv_entry_seal(e, rec, ix->nr_groups, e->name) != e->seal)
+	if (mem_is_lasting(ix) && okv_entry_seal(e, rec, ix->nr_groups, e->name) != e->seal)
 		return "an entry's seal is not that of what it holds";
 	found = find(ix, e->tag, okv_entry_ns(e), &key);
 	if ((e->name & OKV_ENTRY_F_DROPPED) ? found == id : found != id)
