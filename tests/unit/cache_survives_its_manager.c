@@ -299,6 +299,30 @@ static bool run_child(enum kv_shape shape, uint64_t seed, const char *point, uin
 	return false;
 }
 
+static const char *const recovery_points[] = {
+	"index.recover_judged", "index.recover_dropped", "catalog.loaded", "catalog.sealed_freed",
+};
+
+#define NR_RECOVERY_POINTS (sizeof(recovery_points) / sizeof(recovery_points[0]))
+
+/* A manager that begins on the pool, and is killed before it is done. */
+static void recover_and_die(enum kv_shape shape, const char *point)
+{
+	struct kv_world world;
+	int status;
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (!pid) {
+		KV_MUST(okv_failpoint_arm(&(struct okv_failpoint){ .name = point, .flags = OKV_FAILPOINT_F_KILL }) == 0);
+		kv_world_open_pool(&world, shape, T, spec);
+		/* There was no index to recover. */
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
+}
+
 /* What the next manager finds lies between what was there before the operation under way and after it. */
 static void compare_with_model(enum kv_shape shape, const struct record *full, const struct record *killed,
 			       const char *point, uint32_t nth, uint64_t *nr_recovered)
@@ -355,6 +379,9 @@ static void a_kill_at_any_store_loses_nothing(void **state)
 				uint32_t nth = k == 0 ? 1 : k == 1 ? (uint32_t)nr_hits : 1 + (uint32_t)(kv_random(&pick) % nr_hits);
 
 				assert_true(run_child(shapes[s], seed, points[p], nth, killed));
+				/* Of every other one the recovery is killed as well. */
+				if (nr_kills % 2)
+					recover_and_die(shapes[s], recovery_points[nr_kills / 2 % NR_RECOVERY_POINTS]);
 				compare_with_model(shapes[s], full, killed, points[p], nth, &nr_recovered);
 				nr_kills++;
 			}
