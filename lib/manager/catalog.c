@@ -21,7 +21,6 @@
 #include "manager/index_shared.h"
 #include "manager/meta.h"
 #include "manager/space.h"
-#include "share.h"
 
 #define LIST_BATCH	4096u
 #define SPACES_MIN	8u
@@ -477,8 +476,8 @@ static int shelf_load(struct okv_pool_catalog *cat, struct okv_shelf *shelf, str
 		.optional_groups = shelf->optional_groups,
 		.block_tokens = OKV_BLOCK_FULL,
 		.allocator = &cat->mem,
-		.is_held = okv_share_is_leased,
-		.opaque = cat->manager->pool,
+		.is_held = okv_victim_is_held,
+		.opaque = cat->manager,
 	};
 	int ret;
 

@@ -21,6 +21,7 @@
 #include "option.h"
 #include "provider.h"
 #include "sequence.h"
+#include "share.h"
 
 #define OKV_EVICT_BATCH		64u
 /* The staging reserve where none was asked for: this part of the pool, at most so much. */
@@ -327,6 +328,16 @@ bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
 	if (okv_protected(manager, &nr_blocks, &held))
 		return false;
 	return free_granules + cached - held >= nr_granules;
+}
+
+bool okv_victim_is_held(void *opaque, const struct omnikv_extent *extent)
+{
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+	struct omnikv_manager *manager = opaque;
+
+	if (!manager->asks_victims)
+		return okv_share_is_leased(manager->pool, extent);
+	return !omnikv_extent_query(manager->client, extent, &info) && info.nr_refs;
 }
 
 /* ---- allocation and eviction ---------------------------------------------------------------- */

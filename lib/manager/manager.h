@@ -123,6 +123,7 @@ struct omnikv_manager {
 	uint64_t		granule_bytes;
 	uint64_t		nr_granules;
 	uint32_t		hash_bits;	/* tests: see struct okv_index_config */
+	bool			asks_victims;	/* other processes lease from a pool that has to be asked: the module's */
 
 	struct okv_tier		*tier;		/* NULL: no spill store */
 	struct okv_pool_catalog	*catalog;	/* NULL: the index ends with this process */
@@ -268,6 +269,9 @@ int64_t okv_manager_epoch_up(struct omnikv_manager *manager);
 uint64_t okv_manager_epoch(const struct omnikv_manager *manager);
 /** Nothing that is in @shelf now is found again; returns how many roots there were. Inside a visit. */
 uint32_t okv_shelf_drop_all(struct okv_shelf *shelf);
+/** Does another process use this extent of the manager's? @manager is one; for struct okv_index_config. */
+bool okv_victim_is_held(void *manager, const struct omnikv_extent *extent);
+
 /** The most that was ever in use may be now. Inside a visit. */
 void okv_note_peak(struct omnikv_manager *manager);
 

@@ -17,7 +17,6 @@
 #include "manager/catalog.h"
 #include "manager/import.h"
 #include "option.h"
-#include "share.h"
 
 /* Unused spaces are looked for when there are this many; costs a walk over all entries. */
 #define OKV_SPACE_SWEEP_MIN	64u
@@ -104,8 +103,8 @@ static int okv_shelf_get(struct omnikv_manager *manager, const struct omnikv_pla
 		.optional_groups = okv_plan_state_groups(plan),
 		.block_tokens = OKV_BLOCK_FULL,
 		.hash_bits = manager->hash_bits,
-		.is_held = okv_share_is_leased,
-		.opaque = manager->pool,
+		.is_held = okv_victim_is_held,
+		.opaque = manager,
 	};
 	struct okv_shelf *shelf;
 	int ret;

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "manager/manager.h"
 #include "tests/harness/kv_world.h"
 
 #define T		16u
@@ -266,6 +267,39 @@ static void layouts_give_way_to_each_other(void **state)
 	kv_world_close(&full);
 }
 
+/* Eight blocks fill the pool; the oldest is leased by another client; what has become of it after five more? */
+static int lease_and_evict(bool asks)
+{
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+	struct omnikv_extent oldest;
+	struct omnikv_client *other;
+	struct kv_world world;
+	uint64_t from = 0;
+	int ret;
+
+	kv_world_open(&world, KV_SHAPE_FULL, T, 8);
+	world.manager->asks_victims = asks;
+	assert_int_equal(omnikv_client_open(world.pool, 0, &other), 0);
+	omnikv_seq_close(fill(&world, 1000, 1));
+	assert_int_equal(omnikv_extent_list(world.client, 1u << OMNIKV_EXTENT_SEALED, &from, &oldest, 1), 1);
+	omnikv_seq_close(fill(&world, 2000, 7));
+	assert_int_equal(omnikv_extent_lease(other, &oldest, 1), 0);
+	omnikv_seq_close(fill(&world, 3000, 5));
+	ret = omnikv_extent_query(other, &oldest, &info);
+	assert_int_equal(omnikv_extent_release(other, &oldest, 1), 0);
+	omnikv_client_close(other);
+	kv_world_close(&world);
+	return ret ? ret : (int)info.state;
+}
+
+static void blocks_that_others_lease_stay_where_the_pool_is_asked(void **state)
+{
+	(void)state;
+	assert_int_equal(lease_and_evict(true), OMNIKV_EXTENT_SEALED);
+	/* Where it is not they leave the cache, and only wait in quarantine. */
+	assert_int_equal(lease_and_evict(false), -ESTALE);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -274,6 +308,7 @@ int main(void)
 		cmocka_unit_test(several_sizes_fit_in_the_end),
 		cmocka_unit_test(layouts_give_way_to_each_other),
 		cmocka_unit_test(memory_in_use_elsewhere_is_not_counted_on),
+		cmocka_unit_test(blocks_that_others_lease_stay_where_the_pool_is_asked),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

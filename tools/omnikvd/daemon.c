@@ -22,6 +22,7 @@
 
 #include "error.h"
 #include "fd.h"
+#include "manager/manager.h"
 #include "share.h"
 
 #define BACKLOG		1024
@@ -231,7 +232,10 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 			return ret;
 	}
 	manager.spill = daemon->spill;
-	return omnikv_manager_create(daemon->client, &manager, &daemon->manager, err);
+	ret = omnikv_manager_create(daemon->client, &manager, &daemon->manager, err);
+	if (!ret)
+		daemon->manager->asks_victims = daemon->spec.kind == OKV_PROVIDER_KMOD;
+	return ret;
 }
 
 int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
