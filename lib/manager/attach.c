@@ -694,6 +694,18 @@ static int attached_promise(struct okv_authority *auth, void *opaque, const stru
 	return ret < 0 ? ret : 0;
 }
 
+static int64_t attached_prefetch(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys,
+				 size_t nr_keys)
+{
+	struct okv_wire_prefetch prefetch = { .nr_keys = nr_keys < OKV_WIRE_KEYS_MAX ? nr_keys : OKV_WIRE_KEYS_MAX };
+	struct okv_call frame = {
+		.type = OKV_WIRE_PREFETCH, .req = &prefetch, .req_bytes = sizeof(prefetch), .items = keys,
+		.items_bytes = prefetch.nr_keys * sizeof(*keys),
+	};
+
+	return call_about(attached_of(auth), opaque, &prefetch.space, &frame);
+}
+
 static int attached_join(struct okv_authority *auth, void *opaque, const struct omnikv_join *join)
 {
 	uint32_t nr = __builtin_popcount(join->groups);
@@ -796,6 +808,7 @@ static const struct okv_authority_ops attached_ops = {
 	.stats		= attached_stats,
 	.promise	= attached_promise,
 	.wait		= attached_wait,
+	.prefetch	= attached_prefetch,
 	.join		= attached_join,
 	.epoch		= attached_epoch,
 	.epoch_now	= attached_epoch_now,

@@ -100,6 +100,7 @@ struct okv_use {
  * @reset:      drop all that nothing holds; how many blocks
  * @stats:      of the authority; @stats is of the library's own size
  * @promise:    these blocks are being computed here, for so long; 0: not any more. NULL: -EOPNOTSUPP
+ * @prefetch:   bring back from the spill store what it has of a prefix; how many of its blocks are in memory then
  * @join:       one part of a block; NULL: -EOPNOTSUPP
  * @epoch:      everything that is cached is of an older one from now on; the new one. NULL: -EOPNOTSUPP
  * @epoch_now:  the epoch as it is; @known where nobody can tell. No request
@@ -125,6 +126,7 @@ struct okv_authority_ops {
 	int (*promise)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
 		       uint32_t timeout_ms);
 	int (*wait)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t timeout_ms);
+	int64_t (*prefetch)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys);
 	int (*join)(struct okv_authority *auth, void *remote, const struct omnikv_join *join);
 	int64_t (*epoch)(struct okv_authority *auth);
 	uint64_t (*epoch_now)(struct okv_authority *auth, void *remote, uint64_t known);

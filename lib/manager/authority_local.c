@@ -124,6 +124,11 @@ static int local_stats(struct okv_authority *auth, struct omnikv_manager_stats *
 	return is_gone(auth) ? -ENOTCONN : omnikv_manager_stats(local_of(auth)->manager, stats);
 }
 
+static int64_t local_prefetch(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys)
+{
+	return is_gone(auth) ? -ENOTCONN : omnikv_space_prefetch(remote, keys, nr_keys);
+}
+
 static int64_t local_epoch(struct okv_authority *auth)
 {
 	return is_gone(auth) ? -ENOTCONN : okv_manager_epoch_up(local_of(auth)->manager);
@@ -163,6 +168,7 @@ static const struct okv_authority_ops local_ops = {
 	.can_room	= local_can_room,
 	.reset		= local_reset,
 	.stats		= local_stats,
+	.prefetch	= local_prefetch,
 	.epoch		= local_epoch,
 	.epoch_now	= local_epoch_now,
 	.destroy	= local_destroy,

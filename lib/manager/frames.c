@@ -115,7 +115,6 @@ static int check_fields(uint32_t type, const void *payload, size_t len)
 	const struct okv_wire_distrust *distrust = payload;
 	const struct okv_wire_promise *promise = payload;
 	const struct okv_wire_wait *wait = payload;
-	const struct okv_wire_hint *hint = payload;
 	const struct okv_wire_prefetch *prefetch = payload;
 
 	switch (type) {
@@ -139,8 +138,6 @@ static int check_fields(uint32_t type, const void *payload, size_t len)
 		return wait->timeout_ms <= OKV_WIRE_WAIT_MS_MAX && is_key(&wait->key) ? 0 : -EINVAL;
 	case OKV_WIRE_JOIN:
 		return check_join(payload, len);
-	case OKV_WIRE_HINT:
-		return is_key(&hint->key) ? 0 : -EINVAL;
 	case OKV_WIRE_PREFETCH:
 		if (prefetch->reserved)
 			return -EINVAL;
@@ -168,7 +165,6 @@ static const struct {
 	[OKV_WIRE_PROMISE - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_promise), true },
 	[OKV_WIRE_WAIT - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_wait), false },
 	[OKV_WIRE_JOIN - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_join), true },
-	[OKV_WIRE_HINT - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_hint), false },
 	[OKV_WIRE_PREFETCH - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_prefetch), true },
 };
 

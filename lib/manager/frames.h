@@ -26,8 +26,7 @@ enum okv_frame_type {
 	OKV_WIRE_PROMISE,	/* struct okv_wire_promise and keys: somebody computes these */
 	OKV_WIRE_WAIT,		/* struct okv_wire_wait: until it is cached (status 1), or nobody computes it (0) */
 	OKV_WIRE_JOIN,
-	OKV_WIRE_HINT,
-	OKV_WIRE_PREFETCH,	/* struct okv_wire_prefetch and keys; status: how many of them are in memory then */
+	OKV_WIRE_PREFETCH,	/* struct okv_wire_prefetch and keys from position 0; status: how many are in memory then */
 	OKV_WIRE_FRAMES_END,
 };
 
@@ -178,16 +177,6 @@ struct okv_wire_join {
 	struct omnikv_key	key;
 };
 
-struct okv_wire_hint {
-	uint64_t		space;
-	uint64_t		session;
-	uint64_t		next_use_ms;
-	uint32_t		flags;
-	uint32_t		priority;
-	uint32_t		ttl_ms;
-	struct omnikv_key	key;
-};
-
 struct okv_wire_prefetch {
 	uint64_t	space;
 	uint32_t	nr_keys;
@@ -205,7 +194,6 @@ _Static_assert(sizeof(struct okv_wire_use) == 80, "no padding");
 _Static_assert(sizeof(struct okv_wire_distrust) == 48, "no padding");
 _Static_assert(sizeof(struct okv_wire_wait) == 72, "no padding");
 _Static_assert(sizeof(struct okv_wire_join) == 104, "no padding");
-_Static_assert(sizeof(struct okv_wire_hint) == 72, "no padding");
 _Static_assert(sizeof(struct okv_wire_publish) + (OKV_AUTHORITY_BLOCKS + 1) * sizeof(struct omnikv_key) +
 	       OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX * (sizeof(struct omnikv_extent) + 4) <=
 	       OKV_WIRE_FRAME_MAX - sizeof(struct okv_wire_header), "a leaf fits into a frame");

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "failpoint.h"
+#include "manager/tier.h"
 #include "option.h"
 #include "provider.h"
 
@@ -752,6 +753,28 @@ int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *joi
 		if (!auth->ops->is_idle(auth, &full.extents[i]))
 			return -EBUSY;
 	return auth->ops->join(auth, space->remote, &full);
+}
+
+int64_t omnikv_space_prefetch(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys)
+{
+	struct okv_promoted promoted;
+	struct okv_authority *auth;
+	struct okv_visit visit;
+
+	if (!space || !okv_keys_are_valid(keys, nr_keys, NULL))
+		return -EINVAL;
+	if (!nr_keys)
+		return 0;
+	if (space->manager->imports) {
+		auth = space->manager->imports->auth;
+		return auth->ops->prefetch(auth, space->remote, keys, nr_keys);
+	}
+	okv_tier_promote(space, keys, nr_keys, NULL, &promoted);
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	okv_tier_settle(&visit, &promoted, 0);
+	okv_visit_leave(&visit);
+	return omnikv_lookup(space, keys, nr_keys);
 }
 
 int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager)

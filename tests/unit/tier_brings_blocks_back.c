@@ -128,6 +128,37 @@ static void tier_brings_back_every_byte(void **state)
 	}
 }
 
+/* A hint: what is asked for brings blocks back before the lookup, which then finds them in memory. */
+static void tier_prefetches_what_is_going_to_be_asked_for(void **state)
+{
+	struct omnikv_manager_stats stats;
+	struct kv_story stories[10];
+	struct omnikv_key *keys;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 20, OMNIKV_SPILL_ADMIT_ALL);
+	for (uint32_t i = 0; i < 10; i++) {
+		make_story(&stories[i], i + 1, 8 * T);
+		play(&tiers, &stories[i], false);
+	}
+	keys = kv_keys(&tiers.world, &stories[0], 8);
+	assert_int_equal(omnikv_lookup(tiers.world.space, keys, 8), 0);
+	assert_int_equal(omnikv_space_prefetch(tiers.world.space, keys, 8), 8);
+	assert_int_equal(omnikv_space_prefetch(tiers.world.space, keys, 0), 0);
+	stats = stats_of(&tiers);
+	assert_int_equal(stats.blocks_fetched, 8);
+	assert_int_equal(stats.blocks_hit, 0);
+	assert_int_equal(play(&tiers, &stories[0], false), stories[0].nr_tokens);
+	stats = stats_of(&tiers);
+	assert_int_equal(stats.blocks_fetched, 8);
+	assert_int_equal(stats.blocks_hit_nvme, 0);
+	free(keys);
+	for (uint32_t i = 0; i < 10; i++)
+		kv_story_free(&stories[i]);
+	close_tiers(&tiers);
+}
+
 /* Keys that do not name their prefix: a block of one prefix must not follow another prefix's. */
 static void tier_keeps_prefixes_apart_whose_keys_do_not_chain(void **state)
 {
@@ -498,6 +529,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tier_brings_back_every_byte),
+		cmocka_unit_test(tier_prefetches_what_is_going_to_be_asked_for),
 		cmocka_unit_test(tier_keeps_prefixes_apart_whose_keys_do_not_chain),
 		cmocka_unit_test(tier_keeps_tenants_apart),
 		cmocka_unit_test(tier_block_on_its_way_is_a_miss),

@@ -473,6 +473,19 @@ static int handle_epoch(struct okv_server *server, const struct okv_request *req
 	return 0;
 }
 
+/* What of this prefix lies in the spill store comes back, before anybody waits for it. */
+static int handle_prefetch(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_prefetch *prefetch = req->payload;
+	const struct omnikv_key *keys = (const void *)(prefetch + 1);
+	struct omnikv_space *space = space_of(server, req->peer, prefetch->space);
+
+	(void)reply;
+	if (!space)
+		return -ENOENT;
+	return (int)omnikv_space_prefetch(space, keys, prefetch->nr_keys);
+}
+
 /* ---- the rest --------------------------------------------------------------------------- */
 
 static int handle_admit(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
@@ -527,6 +540,7 @@ static int (*const handlers[])(struct okv_server *server, const struct okv_reque
 	[OKV_WIRE_WAIT - OKV_WIRE_MANAGER]		= handle_wait,
 	[OKV_WIRE_JOIN - OKV_WIRE_MANAGER]		= handle_join,
 	[OKV_WIRE_EPOCH - OKV_WIRE_MANAGER]		= handle_epoch,
+	[OKV_WIRE_PREFETCH - OKV_WIRE_MANAGER]		= handle_prefetch,
 };
 
 /* What all have in common: a manager, and a frame that is one. */
@@ -578,7 +592,7 @@ static const struct okv_frame frames[] = {
 	FRAME(OKV_WIRE_SPACE_OPEN), FRAME(OKV_WIRE_SPACE_CLOSE), FRAME(OKV_WIRE_FIND), FRAME(OKV_WIRE_PUBLISH),
 	FRAME(OKV_WIRE_STATE), FRAME(OKV_WIRE_USE), FRAME(OKV_WIRE_DISTRUST), FRAME(OKV_WIRE_ADMIT),
 	FRAME(OKV_WIRE_RESET), FRAME(OKV_WIRE_EPOCH), FRAME(OKV_WIRE_STATS), FRAME(OKV_WIRE_PROMISE),
-	FRAME(OKV_WIRE_WAIT), FRAME(OKV_WIRE_JOIN), FRAME(OKV_WIRE_HINT), FRAME(OKV_WIRE_PREFETCH),
+	FRAME(OKV_WIRE_WAIT), FRAME(OKV_WIRE_JOIN), FRAME(OKV_WIRE_PREFETCH),
 };
 
 const struct okv_service okv_manager_service = {

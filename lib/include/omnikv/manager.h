@@ -150,6 +150,17 @@ OMNIKV_API uint64_t omnikv_match_tokens(const struct omnikv_match *match);
 OMNIKV_API uint32_t omnikv_match_tail_tokens(const struct omnikv_match *match);
 OMNIKV_API void omnikv_match_put(struct omnikv_match *match);
 
+/**
+ * omnikv_space_prefetch() - a prompt with this prefix is going to come
+ * @keys: [nr_keys] from the first block on
+ *
+ * What of it is on NVMe is brought back now, so that its lookup need not wait for the disk. Nothing is leased; it counts
+ * as used. Waits for the disk itself.
+ *
+ * Return: how many leading blocks are in memory then, or -EINVAL, -ENOTCONN.
+ */
+OMNIKV_API int64_t omnikv_space_prefetch(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys);
+
 #define OMNIKV_PROMISE_MS_MAX	600000u
 
 /**
