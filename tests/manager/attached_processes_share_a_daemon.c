@@ -290,6 +290,81 @@ static void a_new_epoch_outlives_the_daemon(void **state)
 	kv_story_free(&other);
 }
 
+/* D8: nothing is free and all could leave: an append evicts by itself, at once. */
+static void a_full_pool_makes_room_at_once(void **state)
+{
+	struct omnikv_manager_stats shared = { .size = sizeof(shared) };
+	struct daemon_case daemon;
+	struct kv_world world;
+	struct kv_story story;
+	uint64_t longest = 0;
+
+	(void)state;
+	daemon_case_init(&daemon);
+	daemon_start(&daemon, (const char *const []){ "--pool", "8M", "--reserve", "0", NULL });
+	kv_world_connect(&world, KV_SHAPE_HYBRID, T, daemon.socket, NULL);
+	for (uint32_t i = 0; i < 200; i++) {
+		uint64_t since = now_ms();
+
+		make_story(&story, i, 40 * T + 3);
+		assert_int_equal(play(&world, &story, true), 0);
+		kv_story_free(&story);
+		longest = now_ms() - since > longest ? now_ms() - since : longest;
+	}
+	assert_int_equal(omnikv_manager_shared_stats(world.manager, &shared), 0);
+	assert_true(shared.blocks_evicted > 4000);
+	assert_true(longest < 2000);
+	/* What was used last is still there. */
+	make_story(&story, 199, 40 * T + 3);
+	assert_int_equal(hit_of(&world, &story), story.nr_tokens);
+	kv_story_free(&story);
+	kv_world_detach(&world);
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+}
+
+/* F1: the same tokens of another tenant, adapter, salt or epoch are another prefix, over a daemon too. */
+static void tenants_of_a_daemon_never_share_a_hit(void **state)
+{
+	struct omnikv_namespace others[4];
+	struct daemon_case daemon;
+	struct omnikv_key *keys;
+	struct kv_world world;
+	struct kv_story story;
+
+	(void)state;
+	daemon_case_init(&daemon);
+	daemon_start(&daemon, options);
+	kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+	make_story(&story, 1, 20 * T);
+	play(&world, &story, true);
+	keys = kv_keys(&world, &story, 20);
+	for (uint32_t i = 0; i < 4; i++)
+		others[i] = world.ns;
+	others[0].tenant = "u";
+	others[1].adapter = "a";
+	others[2].salt = "s";
+	others[2].salt_len = 1;
+	others[3].epoch = 1;
+	for (uint32_t i = 0; i < 4; i++) {
+		struct omnikv_space *space;
+		struct omnikv_seq *seq;
+
+		assert_int_equal(omnikv_space_open(world.manager, &others[i], &world.plan, &space, NULL), 0);
+		assert_int_equal(omnikv_lookup(space, keys, 20), 0);
+		assert_int_equal(omnikv_seq_open(space, keys, 20, NULL, &seq), 0);
+		assert_int_equal(omnikv_seq_tokens(seq), 0);
+		omnikv_seq_close(seq);
+		omnikv_space_close(space);
+	}
+	assert_int_equal(omnikv_lookup(world.space, keys, 20), 20);
+	free(keys);
+	kv_story_free(&story);
+	kv_world_detach(&world);
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+}
+
 static void who_computes_a_block_is_waited_for(void **state)
 {
 	struct kv_world worlds[2];
@@ -395,6 +470,8 @@ int main(void)
 		cmocka_unit_test(a_stopped_daemon_delays_each_call_by_its_deadline_at_most),
 		cmocka_unit_test(a_reset_reaches_every_process),
 		cmocka_unit_test(a_new_epoch_outlives_the_daemon),
+		cmocka_unit_test(a_full_pool_makes_room_at_once),
+		cmocka_unit_test(tenants_of_a_daemon_never_share_a_hit),
 		cmocka_unit_test(who_computes_a_block_is_waited_for),
 		cmocka_unit_test(a_killed_process_leaves_nothing_behind),
 	};
