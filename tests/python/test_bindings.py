@@ -378,3 +378,9 @@ def test_the_example_of_the_manual_runs(tmp_path):
     program = "\n".join(line[4:] for line in part.splitlines() if line.startswith("    ") or not line)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "62 blocks of 16 tokens are cached" in done.stdout
+
+
+def test_the_type_hints_hold_together():
+    done = subprocess.run([sys.executable, "-m", "mypy", "--ignore-missing-imports", "--cache-dir", os.path.join(TOP, "build", "mypy"),
+                           os.path.join(TOP, "lib", "python", "omnikv")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Block keys: an engine's own hashes, or one of the chains that the library computes."""
 
-from typing import Any, Iterable, Optional, Sequence, Union
+from typing import Any, Iterable, Iterator, Optional, Sequence, Union
 
 from ._native import Handle, check, ffi, lib
 
@@ -45,6 +45,9 @@ class Keys:
             raise IndexError("key out of range")
         key = self._c[index % self._nr]
         return bytes(ffi.buffer(key.bytes, key.len))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[i] for i in range(self._nr))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Keys) and list(self) == list(other)

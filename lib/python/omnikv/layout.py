@@ -38,7 +38,8 @@ class Layout:
     @staticmethod
     def presets() -> List[str]:
         """Names of the built-in models."""
-        names, found = lib.omnikv_layout_presets(), []
+        names = lib.omnikv_layout_presets()
+        found: List[str] = []
         while names[len(found)] != ffi.NULL:
             found.append(ffi.string(names[len(found)]).decode())
         return found

@@ -118,7 +118,7 @@ class OmniKVCache(Cache):
             log.warning("omnikv: nothing of this prompt is loaded: %s", error.strerror)
             self.close()
             self.hit_tokens = 0
-            self.layers = [DynamicLayer() for _ in self.layers]
+            self.layers = [DynamicLayer() for _ in range(store.plan.layout.nr_layers)]
 
     def _open(self) -> None:
         # One token must be left, so a last block that would take it is not asked for.

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Set, Tuple
 
 from vllm.distributed.kv_events import BlockStored
@@ -136,7 +137,7 @@ class OmniKVStats(KVConnectorStats):
              "save_seconds")
 
     def reset(self) -> None:
-        self.data = {name: 0 for name in self.NAMES}
+        self.data: Dict[str, Any] = {name: 0 for name in self.NAMES}
 
     def add(self, **counts: float) -> None:
         for name, count in counts.items():
@@ -243,7 +244,8 @@ class OmniKVConnector(KVConnectorBase_V1):
             # The scheduler reads it after it has made this connector: a failed load is a miss, not a failed request.
             vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
         self._link = _Link(self._options["omnikv"], self._options["deadline_ms"])
-        self._half = _Scheduler(self) if role == KVConnectorRole.SCHEDULER else _Worker(self)
+        # Of the half that this is not, vLLM calls nothing.
+        self._half: Any = _Scheduler(self) if role == KVConnectorRole.SCHEDULER else _Worker(self)
         if role == KVConnectorRole.SCHEDULER:
             log.info("omnikv: %s", ", ".join(f"{name}={value!r}" for name, value in self._options.items()))
 
@@ -475,15 +477,17 @@ class _Scheduler:
         else:
             tracked.slots.extend(slots)
             meta.fresh.extend(slots)
-        keys = self._keys(tracked.request, len(tracked.slots))
         if end > begin:
-            meta.loads.append(_Transfer(keys[:end], tracked.slots[:end], begin))
+            meta.loads.append(_Transfer(self._keys(tracked.request, end), tracked.slots[:end], begin))
             tracked.saved = end
-        full = min(len(keys), (computed + output.num_scheduled_tokens.get(req_id, 0)) // self._block_tokens)
+        # Blocks that are whole behind this step, and whose tokens are known: drafts may still be refused.
+        full = min(len(tracked.request.block_hashes) // self._hashes_per_block, len(tracked.slots),
+                   (computed + output.num_scheduled_tokens.get(req_id, 0)) // self._block_tokens)
         if not self._options["save_decode"]:
             full = min(full, tracked.request.num_prompt_tokens // self._block_tokens)
         if full > tracked.saved:
-            meta.saves.append(_Transfer(keys[:full], tracked.slots[:full]))
+            keys = self._keys(tracked.request, full)
+            meta.saves.append(_Transfer(keys, tracked.slots[:full]))
             if self._has_events:
                 self._note(tracked.request, keys, tracked.saved, full)
             tracked.saved = full
@@ -606,7 +610,7 @@ class _Worker:
             backend = getattr(layer, "attn_backend", None)
             if backend is not None:
                 backends.add(backend.get_name())
-        tensor = next(iter(kv_caches.values()), None)
+        tensor: Any = next(iter(kv_caches.values()), None)
         shape = f"{tensor.dtype} {tuple(tensor.shape[1:])} {tuple(tensor.stride()[1:])}" if hasattr(tensor, "shape") else ""
         return (f"{name} {model.dtype} {model.quantization} {self._config.cache_config.cache_dtype} {','.join(sorted(backends))} "
                 f"{shape}")
@@ -642,14 +646,14 @@ class _Worker:
 
     # The courier's.
     def _load(self, meta: OmniKVMetadata, transfer: _Transfer, job: Job) -> Set[int]:
-        self._prepare(meta)
-        return self._mover.load(self._space, Keys(transfer.keys), transfer.slots[transfer.first:], transfer.first,
+        mover, space = self._prepare(meta)
+        return mover.load(space, Keys(transfer.keys), transfer.slots[transfer.first:], transfer.first,
                                 self._options["verify"], job)
 
     def _save(self, meta: OmniKVMetadata, transfer: _Transfer, job: Job) -> None:
-        self._prepare(meta)
+        mover, space = self._prepare(meta)
         try:
-            new = self._mover.save(self._space, Keys(transfer.keys), transfer.slots, job)
+            new = mover.save(space, Keys(transfer.keys), transfer.slots, job)
         except OmniKVError as error:
             if not job.is_over:
                 raise
@@ -660,18 +664,19 @@ class _Worker:
         if new and self._has_events:
             self._published.extend(transfer.keys[-new:])
 
-    def _prepare(self, meta: OmniKVMetadata) -> None:
+    def _prepare(self, meta: OmniKVMetadata) -> Tuple[BlockMover, Space]:
         """Mover and space, for this step's names."""
-        manager = self._link.manager()
-        if manager is None:
+        manager, handshake = self._link.manager(), self.handshake
+        if manager is None or handshake is None:
             raise DisconnectedError(errno.ENOTCONN, "the pool cannot be reached now")
-        if self._mover_of is not manager:
-            self._mover = BlockMover(manager, self._layers, self._options["deadline_ms"] / 1000)
-            self._mover_of, self._space_of = manager, None
-        names = (meta.salt, meta.hash_algorithm, meta.epoch)
-        if self._space_of != names:
-            self._space = _space(manager, self.handshake, self._block_tokens, self._options["tenant"], *names)
+        mover, space, names = self._mover, self._space, (meta.salt, meta.hash_algorithm, meta.epoch)
+        if mover is None or self._mover_of is not manager:
+            mover = self._mover = BlockMover(manager, self._layers, self._options["deadline_ms"] / 1000)
+            self._mover_of, space = manager, None
+        if space is None or self._space_of != names:
+            space = self._space = _space(manager, handshake, self._block_tokens, self._options["tenant"], *names)
             self._space_of = names
+        return mover, space
 
     def load(self, meta: OmniKVMetadata) -> None:
         self._bad.difference_update(meta.fresh)
@@ -682,7 +687,7 @@ class _Worker:
             failed = set(range(transfer.first, len(transfer.slots)))
             try:
                 if self._is_usable():
-                    failed = self._link.courier.ask(lambda job, transfer=transfer: self._load(meta, transfer, job))
+                    failed = self._link.courier.ask(partial(self._load, meta, transfer))
             except Exception as error:
                 self._failed("a load is a miss", error)
             slots = {transfer.slots[i] for i in failed}
@@ -700,7 +705,7 @@ class _Worker:
                 continue
             try:
                 if self._is_usable():
-                    self._link.courier.ask(lambda job, transfer=transfer: self._save(meta, transfer, job))
+                    self._link.courier.ask(partial(self._save, meta, transfer))
             except Exception as error:
                 self._stats.add(save_failures=1)
                 self._failed("blocks are not saved", error)
