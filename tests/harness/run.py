@@ -36,7 +36,7 @@ NOT_LANES = {"harness", "abi", "bench"}
 BUDGETS = {
     "lint": (120, 300), "unit": (900, 1800), "conformance": (300, 900), "docs": (60, 60),
     "packages": (180, 300), "fuzz": (600, 7200), "kmod": (2400, 7200), "guest": (420, 21600), "soak": (600, 7200),
-    "python": (300, 300), "engines": (900, 3600),
+    "python": (600, 600), "engines": (900, 3600),
     "": (600, 3600),
 }
 BUILD_BUDGET = 1800
