@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include <omnikv/ring.h>
+
 #include "crc32c.h"
 
 static void published_values(void **state)
@@ -51,6 +53,7 @@ static void parts_combine(void **state)
 			okv_crc32c_shift_init(&shift, lens[b]);
 			assert_int_equal(okv_crc32c_combine(&shift, first, okv_crc32c(buf + lens[a], lens[b])),
 					 whole);
+			assert_int_equal(omnikv_crc32c_combine(first, okv_crc32c(buf + lens[a], lens[b]), lens[b]), whole);
 			assert_int_equal(okv_crc32c_extend(first, buf + lens[a], lens[b]), whole);
 		}
 	}
