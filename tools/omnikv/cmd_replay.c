@@ -626,6 +626,8 @@ static json_t *okv_spill_json(const struct okv_replay_args *args, const struct o
 	okv_set(object, "lost_segments", stats->lost_segments);
 	okv_set(object, "blocks_spilled", res->manager.blocks_spilled);
 	okv_set(object, "blocks_fetched", res->manager.blocks_fetched);
+	okv_set(object, "blocks_staged", res->manager.blocks_staged);
+	okv_set(object, "lookups_without_room", res->manager.lookups_without_room);
 	okv_set(object, "blocks_not_admitted", res->manager.blocks_not_admitted);
 	okv_set(object, "blocks_lost", res->manager.blocks_lost);
 	okv_set(object, "blocks_bad", res->manager.blocks_bad);
