@@ -887,29 +887,37 @@ static void item_run(struct stream *s, struct item *item)
 	}
 }
 
+/* The first item, which there is, and nobody is at another one. Locked; the lock is dropped meanwhile. */
+static void run_first(struct stream *s)
+{
+	struct item *item = s->first;
+	/* Of a lost context nothing runs any more. */
+	bool is_lost = s->context->fault;
+
+	s->first = item->next;
+	if (!s->first)
+		s->last = NULL;
+	s->is_busy = true;
+	pthread_mutex_unlock(&lock);
+	if (!is_lost)
+		item_run(s, item);
+	free(item);
+	pthread_mutex_lock(&lock);
+	s->is_busy = false;
+	pthread_cond_signal(&s->cond);
+}
+
 static void *stream_thread(void *arg)
 {
 	struct stream *s = arg;
-	struct item *item;
 
 	pthread_mutex_lock(&lock);
 	for (;;) {
-		while (!s->first && !s->is_ending)
+		while (s->is_busy || (!s->first && !s->is_ending))
 			pthread_cond_wait(&s->cond, &lock);
-		item = s->first;
-		if (!item)
-			break;
-		s->first = item->next;
 		if (!s->first)
-			s->last = NULL;
-		/* Of a lost context nothing runs any more. */
-		s->is_busy = !s->context->fault;
-		pthread_mutex_unlock(&lock);
-		if (s->is_busy)
-			item_run(s, item);
-		free(item);
-		pthread_mutex_lock(&lock);
-		s->is_busy = false;
+			break;
+		run_first(s);
 	}
 	pthread_mutex_unlock(&lock);
 	return NULL;
@@ -994,8 +1002,14 @@ static int okv_cuStreamQuery(void *stream)
 
 static int okv_cuStreamSynchronize(void *stream)
 {
+	struct stream *s = stream;
 	int ret;
 
+	/* Who waits does the work: on a loaded machine it would wait long for the stream's thread to get its turn. */
+	pthread_mutex_lock(&lock);
+	while (s->first && !s->is_busy && !s->capture)
+		run_first(s);
+	pthread_mutex_unlock(&lock);
 	while ((ret = okv_cuStreamQuery(stream)) == OKV_CUDA_ERROR_NOT_READY)
 		sleep_us(10);
 	return ret;
