@@ -135,7 +135,7 @@ static int numa_apply(struct opening *op)
 		return 0;
 	if (!okv_numa_policy_parse(text, &policy))
 		return okv_error_set(op->err, -EINVAL,
-				     "%s: numa \"%.40s\": write bind:NODES, interleave:NODES or prefer:NODE, with NODES as 0,2-3",
+				     "%s: numa \"%.40s\": write bind:NODES, interleave:NODES or prefer:NODE, with nodes as 0,2-3",
 				     op->label, text);
 	if (numa_available() < 0)
 		return okv_error_set(op->err, -EOPNOTSUPP, "%s: numa \"%.40s\": the kernel has no NUMA support",
