@@ -712,19 +712,34 @@ static uint64_t left_bytes(const struct omnikv_pool_info *info)
 	return info->state_bytes[OMNIKV_EXTENT_SEALED] + info->state_bytes[OMNIKV_EXTENT_META];
 }
 
-/* A daemon answers when it has touched its memory, and that takes as long as it takes. */
-static int okv_attach(const char *socket, const struct omnikv_attach_config *config, struct omnikv_manager **manager,
+/*
+ * Attach and open the namespace. A daemon answers when it has touched its memory, and one that is killed
+ * between the two answers no more: until then again.
+ */
+static int okv_attach(struct okv_replay *rp, const struct omnikv_namespace *ns, struct omnikv_error *why,
 		      struct omnikv_error *err)
 {
+	struct omnikv_attach_config config = { .size = sizeof(config), .name = "omnikv replay" };
 	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
 	uint64_t deadline_ns = okv_now_ns() + OKV_TURN_TIMEOUT_NS;
 	int ret;
 
-	while ((ret = omnikv_manager_attach(socket, config, manager, err)) &&
-	       (ret == -ENOTCONN || ret == -ECONNREFUSED || ret == -ENOENT || ret == -ETIME || ret == -EPIPE) &&
-	       okv_now_ns() < deadline_ns)
+	for (;;) {
+		ret = omnikv_manager_attach(rp->config->socket, &config, &rp->manager, err);
+		if (!ret) {
+			ret = omnikv_space_open(rp->manager, ns, rp->plan, &rp->space, why);
+			if (!ret)
+				break;
+			omnikv_manager_destroy(rp->manager);
+			rp->manager = NULL;
+		}
+		if ((ret != -ENOTCONN && ret != -ECONNREFUSED && ret != -ENOENT && ret != -ETIME && ret != -EPIPE) ||
+		    okv_now_ns() > deadline_ns)
+			return ret;
 		nanosleep(&ts, NULL);
-	return ret;
+	}
+	rp->client = omnikv_manager_client(rp->manager);
+	return 0;
 }
 
 /* Everything that a replay stands on, in the order in which it is taken down again. */
@@ -739,10 +754,6 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 		.eviction	= config->eviction,
 		.spill		= config->spill,
 		.spill_admit	= config->spill_admit,
-	};
-	struct omnikv_attach_config ac = {
-		.size		= sizeof(ac),
-		.name		= "omnikv replay",
 	};
 	struct omnikv_namespace ns = {
 		.size		= sizeof(ns),
@@ -796,16 +807,15 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 		return -ENOMEM;
 
 	if (config->socket) {
-		ret = okv_attach(config->socket, &ac, &rp->manager, err);
-		rp->client = ret ? NULL : omnikv_manager_client(rp->manager);
+		ret = okv_attach(rp, &ns, &why, err);
 	} else {
 		ret = omnikv_client_open(config->pool, OMNIKV_CLIENT_F_MANAGER, &rp->client);
 		if (!ret)
 			ret = omnikv_manager_create(rp->client, &mc, &rp->manager, err);
+		if (ret)
+			return ret;
+		ret = omnikv_space_open(rp->manager, &ns, rp->plan, &rp->space, &why);
 	}
-	if (ret)
-		return ret;
-	ret = omnikv_space_open(rp->manager, &ns, rp->plan, &rp->space, &why);
 	if (ret && why.text[0])
 		snprintf(err->text, sizeof(err->text), "model %.40s: %.200s", layout->name, why.text);
 	/* What cannot be kept is the layout's doing. */
