@@ -138,13 +138,50 @@ static void kill_daemon(struct clients *cl, int signal)
 	cl->daemon = 0;
 }
 
+static void remove_files(const char *path)
+{
+	struct dirent *entry;
+	DIR *dir = opendir(path);
+
+	while (dir && (entry = readdir(dir)))
+		unlinkat(dirfd(dir), entry->d_name, 0);
+	if (dir)
+		closedir(dir);
+	rmdir(path);
+}
+
+static void remove_dir(struct clients *cl)
+{
+	if (cl->dir[0])
+		remove_files(cl->dir);
+}
+
+/* What replays that were killed have left in memory: their names say whose it was. */
+static void remove_stale(const char *where)
+{
+	char path[PATH_MAX];
+	struct dirent *entry;
+	DIR *dir = opendir(where);
+	int pid;
+
+	while (dir && (entry = readdir(dir))) {
+		if (sscanf(entry->d_name, "omnikv-replay-%d-", &pid) != 1 || pid <= 0 || !kill(pid, 0) || errno != ESRCH)
+			continue;
+		if (snprintf(path, sizeof(path), "%s/%s", where, entry->d_name) < (int)sizeof(path))
+			remove_files(path);
+	}
+	if (dir)
+		closedir(dir);
+}
+
 /* A directory in memory, for the socket and (where the daemon is to be killed) a pool that outlives it. */
 static int make_dir(struct clients *cl)
 {
 	struct stat st;
+	const char *where = !stat("/dev/shm", &st) && S_ISDIR(st.st_mode) ? "/dev/shm" : "/tmp";
 
-	snprintf(cl->dir, sizeof(cl->dir), "%s/omnikv-replay-XXXXXX",
-		 !stat("/dev/shm", &st) && S_ISDIR(st.st_mode) ? "/dev/shm" : "/tmp");
+	remove_stale(where);
+	snprintf(cl->dir, sizeof(cl->dir), "%s/omnikv-replay-%d-XXXXXX", where, (int)getpid());
 	if (!mkdtemp(cl->dir)) {
 		cl->dir[0] = '\0';
 		return -errno;
@@ -155,21 +192,6 @@ static int make_dir(struct clients *cl)
 	else
 		snprintf(cl->spec, sizeof(cl->spec), "%s", cl->config->pool_spec);
 	return 0;
-}
-
-static void remove_dir(struct clients *cl)
-{
-	struct dirent *entry;
-	DIR *dir;
-
-	if (!cl->dir[0])
-		return;
-	dir = opendir(cl->dir);
-	while (dir && (entry = readdir(dir)))
-		unlinkat(dirfd(dir), entry->d_name, 0);
-	if (dir)
-		closedir(dir);
-	rmdir(cl->dir);
 }
 
 /* ---- clients -------------------------------------------------------------------------------- */
