@@ -49,14 +49,21 @@ static int mount_options(const struct okv_backing *want, char *buf, size_t len)
 		[OMNIKV_NUMA_INTERLEAVE] = "interleave",
 		[OMNIKV_NUMA_PREFER]	 = "prefer",
 	};
+	const char *huge = "huge=always";
 	DECLARE_BITMAP(nodes, 64);
 
+	/* Real-time kernels have none, and tmpfs there does not know the option. */
+	if (!IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE)) {
+		if (!(want->flags & OMNIKV_CREATE_F_ACCEPT_SMALL))
+			return -EOPNOTSUPP;
+		huge = "mode=0600";
+	}
 	if (want->numa == OMNIKV_NUMA_DEFAULT) {
-		strscpy(buf, "huge=always", len);
+		strscpy(buf, huge, len);
 		return 0;
 	}
 	bitmap_from_arr64(nodes, &want->nodes, 64);
-	if (snprintf(buf, len, "huge=always,mpol=%s:%*pbl", names[want->numa], 64, nodes) >= len)
+	if (snprintf(buf, len, "%s,mpol=%s:%*pbl", huge, names[want->numa], 64, nodes) >= len)
 		return -EINVAL;
 	return 0;
 }

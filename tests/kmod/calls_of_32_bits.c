@@ -128,7 +128,7 @@ static void calls(void)
 {
 	struct omnikv_ioc_query query = { 0 };
 	struct omnikv_ioc_pool_create create = {
-		.flags = OMNIKV_CREATE_F_TRANSIENT, .bytes = 4 * UNIT, .mode = 0600, .name = "of-32-bits",
+		.flags = OMNIKV_CREATE_F_TRANSIENT | OMNIKV_CREATE_F_ACCEPT_SMALL, .bytes = 4 * UNIT, .mode = 0600, .name = "of-32-bits",
 	};
 	struct omnikv_ioc_pool_info info = { 0 };
 	struct omnikv_ioc_window_create window = { .kind = OMNIKV_WINDOW_RW, .bytes = 16 * PAGE };

@@ -58,6 +58,11 @@ static inline int pool_create(int dev, const char *name, uint64_t bytes, uint32_
 	struct omnikv_ioc_pool_create req = pool_request(name, bytes, flags);
 	int ret = okv_ioctl(dev, OMNIKV_IOC_POOL_CREATE, &req);
 
+	/* Real-time kernels have small pages only. */
+	if (ret == -EOPNOTSUPP) {
+		req.flags |= OMNIKV_CREATE_F_ACCEPT_SMALL;
+		ret = okv_ioctl(dev, OMNIKV_IOC_POOL_CREATE, &req);
+	}
 	return ret ? ret : req.pool_fd;
 }
 

@@ -185,6 +185,9 @@ static int explain_create(int dev, const struct omnikv_ioc_pool_create *req, int
 					name);
 		return okv_fail("pool '%s': asked %s, %s of memory available, but not enough of it in 2-MiB pages on the nodes asked for; free memory, or pass --accept-small",
 				name, asked, okv_bytes_text(available_bytes(), left));
+	case EOPNOTSUPP:
+		return okv_fail("pool '%s': this kernel has no transparent huge pages (real-time ones have none); pass --accept-small",
+				name);
 	case EINVAL:
 		return okv_fail("pool '%s': the module refuses the request; a name is 1 to 32 of A-Z a-z 0-9 . _ - and NUMA nodes must exist",
 				name);

@@ -114,7 +114,8 @@ struct omnikv_ioc_query {
  *
  * Errors: EINVAL malformed, EEXIST the name is taken, EPERM without CAP_SYS_ADMIN while
  * user_bytes is 0, EDQUOT limit_bytes or user_bytes would be passed, ENOMEM too few huge pages
- * (see shmem_enabled when none came), EOPNOTSUPP shmem_enabled=deny, EINTR killed.
+ * (see shmem_enabled when none came), EOPNOTSUPP a kernel without huge pages of tmpfs (pass
+ * ACCEPT_SMALL), EINTR killed.
  */
 struct omnikv_ioc_pool_create {
 	__u32		flags;
