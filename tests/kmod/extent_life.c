@@ -245,7 +245,7 @@ TEST_F(pool, batch_stops_at_the_first_error)
 
 TEST_F(pool, client_quota_is_kept)
 {
-	struct omnikv_ioc_pool_create req = pool_request("q", 2 * UNIT, OMNIKV_CREATE_F_TRANSIENT);
+	struct omnikv_ioc_pool_create req = pool_request("q", 2 * UNIT, OMNIKV_CREATE_F_TRANSIENT | OMNIKV_CREATE_F_ACCEPT_SMALL);
 	struct omnikv_extent ext = { 0 };
 
 	req.client_bytes = 4 * PAGE;
