@@ -513,13 +513,18 @@ static int attached_find(struct okv_authority *auth, void *opaque, const struct 
 	struct remote *remote = opaque;
 	int ret = -EAGAIN;
 
+	found->has_more = false;
 	/* The memory is there without the daemon, but what it gives up then nobody can tell. */
 	if (okv_conn_is_up(at->conn))
 		ret = find_shared(at, remote, keys, nr_keys, tail, first, flags, found);
-	if (!ret && (!(remote->flags & OKV_SPACE_OPENED_F_TIER) || found->nr || found->nr_hit >= nr_keys + (tail != NULL)))
+	if (!ret && (!(remote->flags & OKV_SPACE_OPENED_F_TIER) || (flags & OKV_FIND_F_ANY) ||
+		     found->nr_hit >= nr_keys + (tail != NULL)))
 		return 0;
-	if (!ret && (flags & OKV_FIND_F_ANY))
+	/* The begin of a path is in memory, and the rest may be on NVMe: that is asked for when this is leased and here. */
+	if (!ret && found->nr) {
+		found->has_more = true;
 		return 0;
+	}
 	return find_asked(at, remote, keys, nr_keys, tail, first, flags, found);
 }
 

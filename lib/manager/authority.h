@@ -28,12 +28,14 @@ struct okv_authority;
  * @nr_hit:      blocks of the whole hit, a tail included; where it has state groups it ends at a checkpoint
  * @tail_tokens: of the tail, where the hit ends with it; else 0
  * @nr:          blocks that are described, from the first one asked for on
+ * @has_more:    the authority may have blocks behind the hit, for which it is to be asked again once these are here
  * @extents, @crcs: [nr][groups]; nr_granules 0 where a block lacks a state group
  */
 struct okv_found {
 	uint64_t		nr_hit;
 	uint32_t		tail_tokens;
 	uint32_t		nr;
+	bool			has_more;
 	struct omnikv_extent	extents[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
 	uint32_t		crcs[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
 };

@@ -483,7 +483,7 @@ static bool import_insert(struct okv_importing *imp)
 		imp->has_tail = is_tail;
 	}
 	release(manager, &found->extents[i * nr_groups], (found->nr - i) * nr_groups);
-	return i == found->nr && found->nr && !imp->has_tail && imp->nr_blocks < found->nr_hit;
+	return i == found->nr && found->nr && !imp->has_tail && (found->has_more || imp->nr_blocks < found->nr_hit);
 }
 
 /* Inside a visit: the block at @position is here without a state that the authority's has. */

@@ -532,8 +532,7 @@ int okv_manager_room_for(struct omnikv_manager *manager, uint32_t nr_granules, u
 	if (!want.out)
 		return -ENOMEM;
 	okv_visit_init(&visit, manager);
-	okv_visit_enter(&visit);
-	ret = okv_manager_alloc(&visit, &want, 1);
+	ret = okv_tier_alloc(&visit, &want, 1, 0);
 	if (!ret) {
 		for (uint32_t i = 0; i < count; i++)
 			okv_visit_give(&visit, &want.out[i]);
@@ -748,6 +747,7 @@ bool okv_manager_have_free(struct omnikv_manager *manager, uint64_t nr_granules)
 	struct okv_visit visit;
 	uint64_t nr_free, freed;
 
+	okv_tier_make_room(manager, nr_granules);
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
 	/* What others lease is given up and not free before they are done: more leaves in its place. */

@@ -236,7 +236,8 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
 /**
  * okv_manager_room_for() - evict until @count extents of @nr_granules each can be had
  *
- * For a client of the pool that allocates by itself; outside of any visit. Nothing is kept for it.
+ * For a client of the pool that allocates by itself; outside of any visit. Nothing is kept for it. What leaves is
+ * written to the spill store first, where there is one: the disk is waited for.
  *
  * Return: 0, -ENOSPC (never, or leases are in the way), -ENOMEM.
  */
@@ -260,7 +261,7 @@ struct okv_shelf *okv_evict_shelf(const struct omnikv_manager *manager, uint64_t
 int okv_manager_new(struct omnikv_client *client, struct omnikv_manager **manager);
 /** A manager with nothing in it. */
 void okv_manager_free(struct omnikv_manager *manager);
-/** Evict until @nr_granules are free in the pool. false: nothing more can leave. */
+/** Evict until @nr_granules are free, to a spill store where there is one. Outside of visits. false: no more can leave. */
 bool okv_manager_have_free(struct omnikv_manager *manager, uint64_t nr_granules);
 
 /** See omnikv_manager_raise_epoch(), of a manager that decides itself. */

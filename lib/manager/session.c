@@ -34,6 +34,7 @@ int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, c
 	okv_visit_enter(&visit);
 	okv_match_find(space, flags & OKV_FIND_F_ANY ? 0 : space->needed_state, keys, nr_keys, tail, &hit, &found->tail_tokens);
 	found->nr_hit = hit.nr_blocks;
+	found->has_more = false;
 	found->nr = 0;
 	if (hit.nr_blocks <= first)
 		goto out;

@@ -318,6 +318,12 @@ int okv_tier_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_
 	return ret;
 }
 
+void okv_tier_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+{
+	if (manager->tier)
+		make_room(manager, nr_granules, true);
+}
+
 int64_t omnikv_manager_flush(struct omnikv_manager *manager)
 {
 	struct okv_demotion *dem;

@@ -25,6 +25,9 @@ void okv_tier_destroy(struct omnikv_manager *manager);
  */
 int okv_tier_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t nr_wants, uint64_t nr_privates);
 
+/** Demote until so many granules are free, as far as that goes. Outside of visits; without a store nothing is done. */
+void okv_tier_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
+
 /** struct okv_promoted - what a lookup found on NVMe: blocks [first, first + nr), of which @nr_recovered are old */
 struct okv_promoted {
 	uint64_t	first;

@@ -323,6 +323,53 @@ static void a_full_pool_makes_room_at_once(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* What a full pool gives up for its clients is written first; whoever asks for it later gets it back, byte for byte. */
+static void what_leaves_a_full_pool_comes_back_from_nvme(void **state)
+{
+	char store[160], file[200];
+	const char *const spilling[] = {
+		"--pool", "8M", "--reserve", "1M", "--spill", store, "--spill-size", "256M", NULL,
+	};
+
+	(void)state;
+	for (int shape = KV_SHAPE_FULL; shape <= KV_SHAPE_HYBRID; shape++) {
+		struct omnikv_manager_stats shared = { .size = sizeof(shared) };
+		struct kv_story stories[150];
+		struct daemon_case daemon;
+		struct kv_world world;
+
+		daemon_case_init(&daemon);
+		snprintf(store, sizeof(store), "%s/store", daemon.dir);
+		snprintf(file, sizeof(file), "%s/omnikv.spill", store);
+		daemon_start(&daemon, spilling);
+		kv_world_connect(&world, shape, T, daemon.socket, NULL);
+		for (uint32_t i = 0; i < 150; i++) {
+			make_story(&stories[i], i, 40 * T + 8);
+			assert_int_equal(play(&world, &stories[i], true), 0);
+		}
+		assert_int_equal(omnikv_manager_shared_stats(world.manager, &shared), 0);
+		assert_true(shared.blocks_evicted > 500);
+		assert_int_equal(shared.blocks_spilled, shared.blocks_evicted);
+		assert_int_equal(shared.blocks_lost, 0);
+		kv_world_detach(&world);
+		/* Paths leave from their ends: of some the begin is in memory, and only the rest on NVMe. */
+		kv_world_connect(&world, shape, T, daemon.socket, NULL);
+		for (uint32_t i = 150; i-- > 0;)
+			assert_int_equal(hit_of(&world, &stories[i]), stories[i].nr_tokens);
+		assert_int_equal(omnikv_manager_shared_stats(world.manager, &shared), 0);
+		assert_true(shared.blocks_hit_nvme > 500);
+		assert_int_equal(shared.blocks_lost, 0);
+		kv_world_check(&world);
+		kv_world_detach(&world);
+		for (uint32_t i = 0; i < 150; i++)
+			kv_story_free(&stories[i]);
+		assert_int_equal(daemon_stop(&daemon, NULL), 0);
+		unlink(file);
+		rmdir(store);
+		daemon_case_fini(&daemon);
+	}
+}
+
 /* F1: the same tokens of another tenant, adapter, salt or epoch are another prefix, over a daemon too. */
 static void tenants_of_a_daemon_never_share_a_hit(void **state)
 {
@@ -471,6 +518,7 @@ int main(void)
 		cmocka_unit_test(a_reset_reaches_every_process),
 		cmocka_unit_test(a_new_epoch_outlives_the_daemon),
 		cmocka_unit_test(a_full_pool_makes_room_at_once),
+		cmocka_unit_test(what_leaves_a_full_pool_comes_back_from_nvme),
 		cmocka_unit_test(tenants_of_a_daemon_never_share_a_hit),
 		cmocka_unit_test(who_computes_a_block_is_waited_for),
 		cmocka_unit_test(a_killed_process_leaves_nothing_behind),
