@@ -2,6 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Processes over one omnikvd hit what a single process hits, byte for byte; mistakes in asking for it are said."""
 
+import os
+import subprocess
+import tempfile
+import time
+
 import cli
 
 FAST = "--as-fast-as-possible"
@@ -29,6 +34,30 @@ def conversations_by_four():
     cli.equal(found["blocks_hit"], alone["blocks_hit"], "blocks_hit")
 
 
+def what_a_daemon_spills_is_hit_and_counted():
+    args = ("--workload", "chat", FAST, "--clients", 2)
+    with tempfile.TemporaryDirectory() as place:
+        socket, store = os.path.join(place, "socket"), os.path.join(place, "store")
+        omnikvd = os.path.join(os.path.dirname(cli.OMNIKV), "omnikvd")
+        with subprocess.Popen([omnikvd, "--pool", "8M", "--reserve", "1M", "--socket", socket, "--spill", store,
+                               "--spill-size", "1G"], stderr=subprocess.DEVNULL) as daemon:
+            try:
+                until = time.monotonic() + 20
+                while not os.path.exists(socket) and time.monotonic() < until:
+                    time.sleep(0.02)
+                runs = [cli.clean(cli.replay(*args, f"--daemon={socket}")) for _ in range(2)]
+            finally:
+                daemon.terminate()
+                daemon.wait(20)
+    for found in runs:
+        cli.equal(found["daemon"]["blocks_lost"], 0, "blocks_lost")
+        cli.equal(found["blocks_hit_dram"] + found["blocks_hit_nvme"], found["blocks_hit"], "sum of tiers")
+    # What the first one left is there for the second, and each counts its own.
+    if not runs[0]["bytes_spilled"] or not runs[1]["bytes_fetched"] or not runs[1]["blocks_hit_nvme"]:
+        raise AssertionError("nothing was spilled, or nothing fetched")
+    cli.equal(runs[1]["blocks_hit"], runs[1]["blocks_referenced"], "blocks_hit of the second run")
+
+
 def options_are_checked():
     for args, text in (((FAST, "--clients", "2"), "need --daemon"),
                        ((FAST, "--daemon", "--pool", "embedded:1G:x"), "--pool"),
@@ -41,4 +70,5 @@ def options_are_checked():
 
 
 if __name__ == "__main__":
-    cli.main([sums_are_those_of_one_process, conversations_by_four, options_are_checked])
+    cli.main([sums_are_those_of_one_process, conversations_by_four, what_a_daemon_spills_is_hit_and_counted,
+              options_are_checked])

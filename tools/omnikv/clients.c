@@ -2,8 +2,9 @@
 /*
  * Several processes over one daemon; see clients.h.
  *
- * This process touches neither pool nor daemon before the end: it forks, kills, waits and adds up. A client
- * that is killed is followed by another in its place, which goes on behind the request that was lost.
+ * This process touches neither pool nor daemon while clients run: it forks, kills, waits and adds up, and asks the
+ * daemon for its counters before and after. A client that is killed is followed by another in its place, which goes
+ * on behind the request that was lost.
  */
 #include "clients.h"
 
@@ -42,6 +43,7 @@ struct clients {
 	pid_t				pids[OKV_CLIENTS_MAX];	/* 0: it has ended */
 	uint32_t			ever[OKV_CLIENTS_MAX];	/* its number among all that ever were */
 	uint32_t			nr_ever;
+	struct omnikv_manager_stats	before;		/* of a daemon that ran already */
 	uint64_t			next_kill_ns;
 	bool				is_daemons_turn;
 	uint32_t			victim;
@@ -354,7 +356,6 @@ static void add(struct okv_replay_result *sum, const struct okv_replay_result *o
 	sum->tokens_hit += one->tokens_hit;
 	sum->blocks_referenced += one->blocks_referenced;
 	sum->blocks_hit += one->blocks_hit;
-	sum->blocks_hit_nvme += one->blocks_hit_nvme;
 	sum->blocks_committed += one->blocks_committed;
 	sum->tail_blocks_committed += one->tail_blocks_committed;
 	sum->tail_needed_bytes += one->tail_needed_bytes;
@@ -387,18 +388,41 @@ static void add(struct okv_replay_result *sum, const struct okv_replay_result *o
 	sum->pipe.checksum_errors += one->pipe.checksum_errors;
 }
 
-/* What the daemon itself has counted, and what its pool holds now that all clients have gone. */
-static void ask_daemon(struct clients *cl)
+/* What the daemon itself has counted, and what its pool holds. */
+static void ask_daemon(const struct clients *cl, struct omnikv_manager_stats *stats, struct omnikv_pool_info *pool)
 {
 	struct omnikv_manager *manager;
 
-	cl->result->daemon.size = sizeof(cl->result->daemon);
-	cl->result->pool.size = sizeof(cl->result->pool);
+	*stats = (struct omnikv_manager_stats){ .size = sizeof(*stats) };
+	*pool = (struct omnikv_pool_info){ .size = sizeof(*pool) };
 	if (omnikv_manager_attach(cl->socket, NULL, &manager, NULL))
 		return;
-	omnikv_manager_shared_stats(manager, &cl->result->daemon);
-	omnikv_pool_info(omnikv_client_pool(omnikv_manager_client(manager)), &cl->result->pool);
+	omnikv_manager_shared_stats(manager, stats);
+	omnikv_pool_info(omnikv_client_pool(omnikv_manager_client(manager)), pool);
 	omnikv_manager_destroy(manager);
+}
+
+/* A daemon that was started anew meanwhile counts from 0. */
+static uint64_t since(uint64_t now, uint64_t before)
+{
+	return now > before ? now - before : 0;
+}
+
+/* Of this run: the spill store is the daemon's, and so is who counts what goes there and what comes back. */
+static void add_tiers(const struct clients *cl, struct okv_replay_result *result)
+{
+	const struct omnikv_manager_stats *now = &cl->result->daemon, *before = &cl->before;
+
+	result->manager.blocks_spilled = since(now->blocks_spilled, before->blocks_spilled);
+	result->manager.bytes_spilled = since(now->bytes_spilled, before->bytes_spilled);
+	result->manager.blocks_fetched = since(now->blocks_fetched, before->blocks_fetched);
+	result->manager.bytes_fetched = since(now->bytes_fetched, before->bytes_fetched);
+	result->manager.blocks_lost = since(now->blocks_lost, before->blocks_lost);
+	result->manager.blocks_bad = since(now->blocks_bad, before->blocks_bad);
+	/* Others may use the daemon too. */
+	result->blocks_hit_nvme = since(now->blocks_hit_nvme, before->blocks_hit_nvme);
+	if (result->blocks_hit_nvme > result->blocks_hit)
+		result->blocks_hit_nvme = result->blocks_hit;
 }
 
 static void add_up(struct clients *cl, struct okv_replay_result *result)
@@ -415,7 +439,8 @@ static void add_up(struct clients *cl, struct okv_replay_result *result)
 		result->lookup_p50_ns = ns[(nr - 1) / 2];
 		result->lookup_p99_ns = ns[(nr - 1) * 99 / 100];
 	}
-	ask_daemon(cl);
+	ask_daemon(cl, &cl->result->daemon, &cl->result->pool);
+	add_tiers(cl, result);
 	result->manager.blocks_evicted = cl->result->daemon.blocks_evicted;
 	result->manager.peak_used_bytes = cl->result->daemon.peak_used_bytes;
 	result->manager.mean_run_blocks = cl->result->pool.nr_runs_begun ?
@@ -436,7 +461,10 @@ int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_r
 	if (!cl.turns)
 		return -ENOMEM;
 	if (config->socket) {
+		struct omnikv_pool_info pool;
+
 		snprintf(cl.socket, sizeof(cl.socket), "%s", config->socket);
+		ask_daemon(&cl, &cl.before, &pool);
 	} else {
 		ret = make_dir(&cl);
 		if (!ret)

@@ -653,6 +653,9 @@ static json_t *okv_daemon_json(const struct okv_replay_args *args, const struct 
 	okv_set(object, "blocks_unpublished", res->manager.blocks_unpublished + res->manager.blocks_queued);
 	okv_set(object, "blocks", clients->daemon.nr_blocks);
 	okv_set(object, "leased_blocks", clients->daemon.nr_leased_blocks);
+	okv_set(object, "blocks_spilled", res->manager.blocks_spilled);
+	okv_set(object, "blocks_fetched", res->manager.blocks_fetched);
+	okv_set(object, "blocks_lost", res->manager.blocks_lost);
 	okv_set(object, "clients_killed", clients->nr_clients_killed);
 	okv_set(object, "daemons_killed", clients->nr_daemons_killed);
 	okv_set(object, "requests_lost", clients->nr_requests_lost);
@@ -764,6 +767,12 @@ static void okv_print_daemon(const struct okv_replay_args *args, const struct ok
 	       clients->nr_clients, args->socket ? args->socket : "an omnikvd of this run",
 	       (unsigned long long)res->manager.blocks_imported, (unsigned long long)res->manager.blocks_published,
 	       (unsigned long long)clients->nr_waits);
+	if (res->manager.blocks_spilled || res->manager.blocks_fetched)
+		printf("spill       the daemon's: %s written, %s fetched; %llu blocks hit in memory, %llu on NVMe, %llu lost\n",
+		       okv_bytes_text(res->manager.bytes_spilled, (char[24]){ 0 }),
+		       okv_bytes_text(res->manager.bytes_fetched, (char[24]){ 0 }),
+		       (unsigned long long)(res->blocks_hit - res->blocks_hit_nvme),
+		       (unsigned long long)res->blocks_hit_nvme, (unsigned long long)res->manager.blocks_lost);
 	if (clients->nr_clients_killed || clients->nr_daemons_killed)
 		printf("killed      %llu processes, %llu daemons; %llu requests lost, %llu waited for a daemon, %llu blocks not "
 		       "given to one\n", (unsigned long long)clients->nr_clients_killed,
