@@ -57,7 +57,8 @@ static const struct okv_setting settings[] = {
 	{ "numa", OKV_SETTING_TEXT, false, AT(numa), 0, 0, "POLICY",
 	  "bind:NODES, interleave:NODES or prefer:NODE" },
 	{ "reserve", OKV_SETTING_SIZE, true, AT(reserve_bytes), 0, INT64_MAX, "SIZE",
-	  "memory that each client keeps ahead of need, to go on while the daemon is away (default 64M)" },
+	  "memory that each client keeps ahead of need, to go on while the daemon is away (default 64M; at most a 16th "
+	  "of the pool)" },
 	{ "clients", OKV_SETTING_NUMBER, false, AT(clients_max), 1, 65536, "N",
 	  "connections at once (default 512)" },
 	{ "manager", OKV_SETTING_BOOL, false, AT(with_manager), 0, 0, "yes|no",

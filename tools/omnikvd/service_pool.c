@@ -18,6 +18,8 @@
 #include "share.h"
 
 /* A process that ended takes its descriptors down one after another; so the first looks come soon. */
+/* A client keeps at most this part of the pool ahead of need. */
+#define RESERVE_SHARE	16u
 #define LOOK_MIN_NS	(1ull * 1000 * 1000)
 #define LOOK_MAX_NS	(250ull * 1000 * 1000)
 
@@ -82,7 +84,10 @@ static void describe(const struct okv_daemon *daemon, const struct omnikv_client
 	attached->data_off = pool->data_off;
 	attached->map_bytes = pool->map_bytes;
 	attached->lease_bytes = okv_lease_bytes(pool->map.nr_granules);
+	/* Reserves of a few clients must not take a small pool. */
 	attached->reserve_bytes = daemon->config.reserve_bytes;
+	if (attached->reserve_bytes > pool->pool.granule_bytes * (uint64_t)pool->map.nr_granules / RESERVE_SHARE)
+		attached->reserve_bytes = pool->pool.granule_bytes * (uint64_t)pool->map.nr_granules / RESERVE_SHARE;
 	memcpy(attached->instance, pool->instance, sizeof(attached->instance));
 }
 
