@@ -719,7 +719,7 @@ static uint64_t left_bytes(const struct omnikv_pool_info *info)
 static int okv_attach(struct okv_replay *rp, const struct omnikv_namespace *ns, struct omnikv_error *why,
 		      struct omnikv_error *err)
 {
-	struct omnikv_attach_config config = { .size = sizeof(config), .name = "omnikv replay" };
+	struct omnikv_attach_config config = { .size = sizeof(config) };
 	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
 	uint64_t deadline_ns = okv_now_ns() + OKV_TURN_TIMEOUT_NS;
 	int ret;

@@ -66,17 +66,12 @@ OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct 
  * @deadline_ms:   of each request to the daemon, 1 to 600,000; 0 is 1000
  * @reserve_bytes: of the pool, had at omnikv_space_open() and kept for appends while the daemon does not answer, as far
  *                 as the daemon allows; 0: 8 MiB
- * @name:          of this process in status and logs, at most 63 bytes; NULL: the program's name
- * @session:       number of the agent or conversation that this process serves; 0: none. What it uses counts as
- *                 that session's for hints of next use
  */
 struct omnikv_attach_config {
 	size_t			size;
 	uint32_t		flags;
 	uint32_t		deadline_ms;
 	uint64_t		reserve_bytes;
-	const char		*name;
-	uint64_t		session;
 };
 
 /**

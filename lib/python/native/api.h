@@ -115,7 +115,7 @@ struct omnikv_manager_config {
 int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
 			  struct omnikv_manager **manager, struct omnikv_error *err);
 struct omnikv_attach_config {
-	size_t size; uint32_t flags; uint32_t deadline_ms; uint64_t reserve_bytes; const char *name; uint64_t session; ...;
+	size_t size; uint32_t flags; uint32_t deadline_ms; uint64_t reserve_bytes; ...;
 };
 int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config *config, struct omnikv_manager **manager,
 			  struct omnikv_error *err);

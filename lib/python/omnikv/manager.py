@@ -59,18 +59,16 @@ class Manager(Handle):
         self._owned: List[Handle] = [client]
 
     @classmethod
-    def attach(cls, socket: Optional[str] = None, *, deadline_ms: int = 0, reserve: Union[int, str] = 0,
-               name: Optional[str] = None, session: int = 0) -> "Manager":
+    def attach(cls, socket: Optional[str] = None, *, deadline_ms: int = 0, reserve: Union[int, str] = 0) -> "Manager":
         """The manager of a running omnikvd: what one process commits, all others find.
 
         ``deadline_ms`` bounds each request to the daemon (0: 1000), ``reserve`` is memory of the pool kept for appends while
         it does not answer. While it is away lookups find what this process uses itself; when it is back, all goes on.
         DisconnectedError: nobody serves ``socket``.
         """
-        path, label = text(socket), text(name)
-        config = sized("omnikv_attach_config", deadline_ms=deadline_ms, reserve_bytes=parse_size(reserve), name=label, session=session)
+        config = sized("omnikv_attach_config", deadline_ms=deadline_ms, reserve_bytes=parse_size(reserve))
         out, err = ffi.new("struct omnikv_manager **"), new_error()
-        ret = lib.omnikv_manager_attach(path, config, out, err)
+        ret = lib.omnikv_manager_attach(text(socket), config, out, err)
         if ret == -errno.ENOENT:
             raise DisconnectedError(errno.ENOENT, text_of(err) or f"nobody serves {socket}")
         check(ret, "omnikv_manager_attach", err)
