@@ -241,14 +241,20 @@ static int pointers_grow(struct okv_index *ix, uint32_t nr)
 	return 0;
 }
 
-/* Another directory in place of the one there is, with @last (unless NULL) in place of its last chunk. */
-static int dir_replace(struct okv_index *ix, uint32_t max_chunks, const struct okv_chunk_ref *last)
+static struct okv_index_dir *dir_alloc(struct okv_index *ix, uint32_t max_chunks)
 {
-	struct okv_index_dir *dir = mem_alloc(ix, dir_bytes(max_chunks)), *old = ix->dir;
+	struct okv_index_dir *dir = mem_alloc(ix, dir_bytes(max_chunks));
 
-	if (!dir)
-		return -ENOMEM;
-	dir->max_chunks = max_chunks;
+	if (dir)
+		dir->max_chunks = max_chunks;
+	return dir;
+}
+
+/* @dir in place of the one there is, with @last (unless NULL) in place of its last chunk. */
+static void dir_replace(struct okv_index *ix, struct okv_index_dir *dir, const struct okv_chunk_ref *last)
+{
+	struct okv_index_dir *old = ix->dir;
+
 	dir->nr_chunks = ix->nr_chunks;
 	if (ix->nr_chunks)
 		memcpy(dir->chunks, old->chunks, ix->nr_chunks * sizeof(*dir->chunks));
@@ -263,21 +269,25 @@ static int dir_replace(struct okv_index *ix, uint32_t max_chunks, const struct o
 	ix->dir = dir;
 	if (old)
 		mem_free(ix, old, dir_bytes(old->max_chunks));
-	return 0;
 }
 
 static int dir_grow(struct okv_index *ix, uint32_t nr)
 {
 	uint32_t max = ix->max_chunks ? 2 * ix->max_chunks : 1;
+	struct okv_index_dir *dir;
 	int ret = 0;
 
 	if (max < nr)
 		max = nr;
 	if (nr > ix->max_chunks)
 		ret = pointers_grow(ix, max);
-	if (!ret && (!ix->dir || nr > ix->dir->max_chunks))
-		ret = dir_replace(ix, max, NULL);
-	return ret;
+	if (ret || (ix->dir && nr <= ix->dir->max_chunks))
+		return ret;
+	dir = dir_alloc(ix, max);
+	if (!dir)
+		return -ENOMEM;
+	dir_replace(ix, dir, NULL);
+	return 0;
 }
 
 static int chunk_alloc(struct okv_index *ix, uint32_t nr_entries, unsigned char **entries, unsigned char **records)
@@ -328,27 +338,32 @@ static int chunks_add(struct okv_index *ix, uint32_t nr_entries)
 	return 0;
 }
 
-/* A short last chunk, which is a piece of its own, moves to where there is room for @nr_entries. */
+/*
+ * A short last chunk, which is a piece of its own, moves to where there is room for @nr_entries. All memory is taken
+ * before anything is copied: an allocation may evict entries of this very index, whose copies would live on.
+ */
 static int chunk_extend(struct okv_index *ix, uint32_t nr_entries)
 {
 	uint32_t at = ix->nr_chunks - 1, nr_old = ix->nr_room - (at << OKV_CHUNK_SHIFT);
 	unsigned char *entries, *records;
+	struct okv_index_dir *dir;
 	struct okv_chunk_ref ref;
 	int ret;
 
 	ret = chunk_alloc(ix, nr_entries, &entries, &records);
 	if (ret)
 		return ret;
+	dir = dir_alloc(ix, ix->dir->max_chunks);
+	if (!dir) {
+		mem_free(ix, entries, (size_t)nr_entries * sizeof(struct okv_entry));
+		mem_free(ix, records, (size_t)nr_entries * ix->stride);
+		return -ENOMEM;
+	}
 	memcpy(entries, ix->entries[at], (size_t)nr_old * sizeof(struct okv_entry));
 	memcpy(records, ix->records[at], (size_t)nr_old * ix->stride);
 	ref = (struct okv_chunk_ref){ .entries_off = mem_off(ix, entries), .records_off = mem_off(ix, records),
 				      .nr = nr_entries };
-	ret = dir_replace(ix, ix->dir->max_chunks, &ref);
-	if (ret) {
-		mem_free(ix, entries, (size_t)nr_entries * sizeof(struct okv_entry));
-		mem_free(ix, records, (size_t)nr_entries * ix->stride);
-		return ret;
-	}
+	dir_replace(ix, dir, &ref);
 	mem_free(ix, ix->entries[at], (size_t)nr_old * sizeof(struct okv_entry));
 	mem_free(ix, ix->records[at], (size_t)nr_old * ix->stride);
 	ix->entries[at] = entries;

@@ -540,6 +540,73 @@ static void path_stops_at_the_first_refusal(void **state)
 	index_done(ix);
 }
 
+/* Memory of a pool that is full: each allocation takes room from the index that asks. */
+struct full_pool {
+	struct okv_index	*ix;		/* NULL: there is room */
+	unsigned char		*base;
+	size_t			used;
+	uint32_t		nr_evicted;
+};
+
+static void *evicting_alloc(void *opaque, size_t bytes)
+{
+	struct full_pool *pool = opaque;
+	struct omnikv_extent extent;
+	void *mem = pool->base + pool->used;
+
+	if (pool->ix)
+		pool->nr_evicted += (uint32_t)okv_index_evict(pool->ix, 1, &extent, NULL);
+	pool->used += (bytes + 63) & ~(size_t)63;
+	assert_true(pool->used <= 1 << 20);
+	return mem;
+}
+
+static void keep_mem(void *opaque, void *mem, size_t bytes)
+{
+	(void)opaque;
+	(void)mem;
+	(void)bytes;
+}
+
+static void *claim_nothing(void *opaque, uint64_t off, size_t bytes)
+{
+	(void)opaque;
+	(void)off;
+	(void)bytes;
+	return NULL;
+}
+
+/* Whatever is evicted while room is made stays gone. */
+static void growth_may_evict_from_the_index(void **state)
+{
+	struct full_pool pool = { .base = aligned_alloc(64, 1 << 20), .used = 64 };
+	struct okv_index_allocator mem = { .alloc = evicting_alloc, .free = keep_mem, .opaque = &pool, .base = pool.base,
+					   .claim = claim_nothing };
+	struct okv_index_config config = { .nr_groups = 1, .block_tokens = T, .seed = "growth", .allocator = &mem };
+	const char *reason = "";
+	uint32_t ids[32], nr_live = 0, i;
+	struct okv_index_info info;
+	struct okv_index *ix;
+
+	(void)state;
+	assert_non_null(pool.base);
+	assert_int_equal(okv_index_create(&config, &ix), 0);
+	assert_int_equal(okv_index_reserve(ix, 32), 0);
+	add_path(ix, 32, ids);
+	pool.ix = ix;
+	assert_int_equal(okv_index_reserve(ix, 64), 0);
+	pool.ix = NULL;
+	assert_true(pool.nr_evicted > 1);
+	for (i = 0; i < 32; i++)
+		nr_live += okv_index_get(ix, ids[i], &info) == 0;
+	assert_int_equal(nr_live, 32 - pool.nr_evicted);
+	assert_int_equal(hits(ix, 7, 100, 32, NULL), 32 - pool.nr_evicted);
+	if (okv_index_check(ix, &reason))
+		fail_msg("%s", reason);
+	okv_index_destroy(ix);
+	free(pool.base);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -555,6 +622,7 @@ int main(void)
 		cmocka_unit_test(dropped_blocks_are_not_hit),
 		cmocka_unit_test(heat_counts_uses_of_blocks),
 		cmocka_unit_test(path_stops_at_the_first_refusal),
+		cmocka_unit_test(growth_may_evict_from_the_index),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
