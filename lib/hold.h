@@ -15,6 +15,7 @@
  * struct okv_hold - one extent's entry
  * @generation: of its name; 0 marks an unused slot
  * @is_private: it is the client's own; kept only where nothing else says so
+ * @is_offered: a request that takes it from the client was sent: it may be another's already
  * @is_marked:  scratch of a walk over windows
  */
 struct okv_hold {
@@ -24,6 +25,7 @@ struct okv_hold {
 	uint32_t	nr_binds;
 	uint32_t	nr_ios;
 	bool		is_private;
+	bool		is_offered;
 	bool		is_marked;
 };
 

@@ -523,6 +523,7 @@ static void mark_private_locked(struct daemon_client *client, const struct omnik
 		if (!hold || hold->generation != exts[i].generation)
 			continue;
 		hold->is_private = is_private;
+		hold->is_offered = false;
 		okv_holds_drop(&client->base.holds, hold);
 	}
 }
@@ -534,6 +535,31 @@ static void mark_private(struct daemon_client *client, const struct omnikv_exten
 
 	pthread_mutex_lock(&pool->lock);
 	mark_private_locked(client, exts, count, is_private);
+	pthread_mutex_unlock(&pool->lock);
+}
+
+/* Not taken back by an error: an earlier daemon may have done what this one refuses to do again. */
+static void offer_locked(struct daemon_client *client, const struct omnikv_extent *exts, uint32_t count)
+{
+	struct okv_hold *hold;
+	uint32_t i;
+
+	for (i = 0; i < count; i++) {
+		hold = okv_holds_find(&client->base.holds, (uint32_t)exts[i].granule);
+		if (hold && exts[i].nr_granules && hold->generation == exts[i].generation)
+			hold->is_offered = true;
+	}
+}
+
+void okv_daemon_client_offer(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count)
+{
+	struct okv_embedded_pool *pool;
+
+	if (client->pool->provider != &okv_provider_daemon)
+		return;
+	pool = okv_embedded_pool(client->pool);
+	pthread_mutex_lock(&pool->lock);
+	offer_locked(daemon_client(client), exts, count);
 	pthread_mutex_unlock(&pool->lock);
 }
 
@@ -575,6 +601,36 @@ static int request_alloc(struct daemon_client *client, const struct okv_wire_all
 	return ret;
 }
 
+/* The records say so too. They are there without the daemon. */
+static bool is_private_there(const struct daemon_client *client, const struct omnikv_extent *ext)
+{
+	const struct okv_extent_map *map = &okv_embedded_pool(client->base.client.pool)->map;
+	struct okv_extent_view view;
+
+	if (okv_extent_check(map, ext, OKV_OP_QUERY, client->base.id, client->base.is_manager))
+		return false;
+	okv_extent_view(map, ext->granule, &view);
+	return view.state == OMNIKV_EXTENT_PRIVATE && view.owner == client->base.id;
+}
+
+/* As okv_stock_take(), of those alone that are ours for certain. The others are left to the next comparison. */
+static bool stock_take(struct daemon_client *client, uint32_t nr_granules, uint32_t count, struct omnikv_extent *out)
+{
+	uint32_t i, nr = 0;
+
+	while (nr < count && okv_stock_take(&client->stock, nr_granules, count - nr, &out[nr])) {
+		for (i = nr; i < count; i++) {
+			if (is_private_there(client, &out[i]))
+				out[nr++] = out[i];
+			else
+				client->is_doubtful = true;
+		}
+	}
+	for (i = 0; nr < count && i < nr; i++)
+		okv_stock_put(&client->stock, &out[i], true);
+	return nr == count;
+}
+
 static int alloc_locked(struct daemon_client *client, uint32_t nr_granules, uint32_t count,
 			const struct omnikv_extent *after, bool is_meta, struct omnikv_extent *out)
 {
@@ -594,7 +650,7 @@ static int alloc_locked(struct daemon_client *client, uint32_t nr_granules, uint
 		}
 		ret = request_alloc(client, &alloc, out + done);
 		if ((ret == -ENOSPC || is_away(ret)) && !is_meta &&
-		    okv_stock_take(&client->stock, nr_granules, n, out + done))
+		    stock_take(client, nr_granules, n, out + done))
 			ret = 0;
 		if (!ret) {
 			done += n;
@@ -697,6 +753,8 @@ static int daemon_seal(struct omnikv_client *base, const struct omnikv_extent *e
 	ret = check_seal_locked(client, exts, count, &has_binds);
 	if (!ret && has_binds)
 		okv_windows_condemn_locked(&client->base, exts, count);
+	if (!ret)
+		offer_locked(client, exts, count);
 	pthread_mutex_unlock(&pool->lock);
 	if (!ret && has_binds)
 		ret = okv_windows_execute_locked(&client->base);
@@ -709,7 +767,10 @@ static int daemon_seal(struct omnikv_client *base, const struct omnikv_extent *e
 	return ret;
 }
 
-/* While the daemon is away: ours no more, and to be used again where nothing refers to it. */
+/*
+ * While the daemon is away: ours no more, and to be used again where nothing refers to it. What was offered may be
+ * in the catalog by now, which the next daemon recovers.
+ */
 static int free_away(struct daemon_client *client, const struct omnikv_extent *exts, uint32_t count, int error)
 {
 	struct okv_embedded_pool *pool = okv_embedded_pool(client->base.client.pool);
@@ -727,7 +788,8 @@ static int free_away(struct daemon_client *client, const struct omnikv_extent *e
 		bool is_unused;
 
 		hold = okv_holds_find(&client->base.holds, (uint32_t)exts[i].granule);
-		is_unused = hold && hold->is_private && !hold->nr_leases && !hold->nr_binds && !hold->nr_ios;
+		is_unused = hold && hold->is_private && !hold->is_offered && !hold->nr_leases && !hold->nr_binds &&
+			    !hold->nr_ios;
 		mark_private_locked(client, &exts[i], 1, false);
 		/* A request that got no reply may have freed it already. */
 		if (is_unused && error == -ENOTCONN)

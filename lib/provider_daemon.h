@@ -14,6 +14,13 @@
 /** The connection that stands for @client, for requests of the manager; NULL: not a daemon's client. */
 struct okv_conn *okv_daemon_client_conn(struct omnikv_client *client);
 /**
+ * okv_daemon_client_offer() - a request of the manager that seals these, or takes them over, is about to be sent
+ *
+ * Whatever becomes of the request: should they be freed while no daemon is there, they are not used again before one
+ * has said whose they are. Extents of length 0 are passed over.
+ */
+void okv_daemon_client_offer(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
+/**
  * okv_daemon_client_sealed() - the daemon has sealed these, or taken them over, by a request of the manager
  *
  * They are the client's PRIVATE ones no more.

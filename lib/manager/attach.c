@@ -586,6 +586,7 @@ static int attached_publish(struct okv_authority *auth, void *opaque, const stru
 	int ret;
 
 	flush_uses(at);
+	okv_daemon_client_offer(auth->client, pub->extents, pub->nr * remote->nr_groups);
 	ret = send_publish(at, remote, pub, &published);
 	for (uint32_t i = 0; i < pub->nr; i++) {
 		const struct omnikv_extent *extents = &pub->extents[i * remote->nr_groups];
@@ -612,6 +613,7 @@ static int attached_attach(struct okv_authority *auth, void *opaque, const struc
 	ret = omnikv_extent_io_get(auth->client, extent, 1);
 	if (ret)
 		return ret;
+	okv_daemon_client_offer(auth->client, extent, 1);
 	ret = call_about(at, remote, &state.space, &frame);
 	if (ret >= 0 || ret == -ENODATA)
 		okv_daemon_client_sealed(auth->client, extent, 1);
@@ -734,6 +736,7 @@ static int attached_join(struct okv_authority *auth, void *opaque, const struct 
 	memcpy(req.items, join->extents, nr * sizeof(*join->extents));
 	memcpy(req.items + nr * sizeof(*join->extents), join->crcs, nr * sizeof(*join->crcs));
 	ret = -OKV_FAILPOINT("join.send");
+	okv_daemon_client_offer(auth->client, join->extents, nr);
 	if (!ret)
 		ret = call_about(attached_of(auth), opaque, &req.join.space, &frame);
 	(void)OKV_FAILPOINT("join.sent");

@@ -174,6 +174,46 @@ static void a_daemon_that_hangs_holds_nobody_up(void **state)
 	omnikv_pool_close(pool);
 }
 
+/* A daemon that dies with a request to seal: nobody can tell whether it did so, and who reads the bytes by now. */
+static void what_was_to_be_sealed_is_not_used_again(void **state)
+{
+	struct omnikv_pool *pool = open_pool();
+	struct omnikv_client *engine;
+	struct omnikv_extent mine[2], ext;
+	uint32_t i, nr = 0;
+
+	(void)state;
+	assert_int_equal(omnikv_client_open(pool, 0, &engine), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 2, NULL, 0, mine), 0);
+	/* One is sealed and nobody hears of it; of the other one the daemon never reads. */
+	for (i = 0; i < 2; i++) {
+		kill(the_daemon.pid, SIGSTOP);
+		assert_int_equal(omnikv_extent_seal(engine, &mine[i], 1), -ETIME);
+		if (i == 1)
+			break;
+		kill(the_daemon.pid, SIGCONT);
+		for (nr = 0; nr < 500 && granules_in(pool, OMNIKV_EXTENT_SEALED) != 1; nr++)
+			sleep_ms(10);
+		until_there(pool, engine);
+	}
+	daemon_kill(&the_daemon);
+	assert_int_equal(omnikv_extent_free(engine, mine, 2), 0);
+	for (nr = 0; !omnikv_extent_alloc(engine, 1, 1, NULL, 0, &ext); nr++)
+		for (i = 0; i < 2; i++)
+			assert_int_not_equal(ext.granule, mine[i].granule);
+	assert_in_range(nr, 1, RESERVE);
+
+	daemon_start(&the_daemon, options);
+	until_there(pool, engine);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_SEALED), 1);
+	/* The next request has what was left lying about compared, and given back. */
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &ext), 0);
+	assert_int_equal(omnikv_extent_seal(engine, &ext, 1), 0);
+	omnikv_client_close(engine);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES - 2);
+	omnikv_pool_close(pool);
+}
+
 /* A process with a client: leases @ext, allocates, says so, and waits to be killed. */
 static pid_t start_client(const struct omnikv_extent *ext, uint32_t nr_granules)
 {
@@ -277,6 +317,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		TEST(allocation_lives_on_the_reserve_while_the_daemon_is_away),
 		TEST(a_daemon_that_hangs_holds_nobody_up),
+		TEST(what_was_to_be_sealed_is_not_used_again),
 		TEST(what_idle_clients_hold_is_not_used_again),
 		TEST(a_daemon_with_another_pool_is_none),
 	};
