@@ -296,6 +296,13 @@ static int hello_locked(struct okv_conn *conn, struct omnikv_error *err)
 	return 0;
 }
 
+int okv_conn_say_silent(const char *path, struct omnikv_error *err)
+{
+	return okv_error_set(err, -ETIME,
+			     "the daemon at %.108s does not answer within %u s; is it stopped, or still starting? Try again, or restart it",
+			     path ? path : OKV_CONN_SOCKET, OKV_CONN_TIMEOUT_MS / 1000);
+}
+
 static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 {
 	const char *path = conn->addr.sun_path;
@@ -310,7 +317,12 @@ static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 		return okv_error_set(err, -errno, "socket: %s", strerror(errno));
 	if (connect(conn->fd, (const struct sockaddr *)&conn->addr, sizeof(conn->addr))) {
 		ret = -errno;
-		okv_error_set(err, ret, "no daemon at %.108s: %s; is omnikvd running?", path, strerror(errno));
+		/* Its queue of connections is full: it takes none. */
+		if (ret == -EAGAIN)
+			ret = okv_error_set(err, -ETIME, "the daemon at %.108s takes no connection: too many wait; is it stopped? "
+					    "Try again, or restart it", path);
+		else
+			okv_error_set(err, ret, "no daemon at %.108s: %s; is omnikvd running?", path, strerror(-ret));
 		goto err_drop;
 	}
 	ret = hello_locked(conn, err);
@@ -318,6 +330,8 @@ static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 		if (ret == -EPIPE || ret == -ENOTCONN)
 			okv_error_set(err, ret, "the daemon at %.108s closed the connection; it serves its own user and group",
 				      path);
+		else if (ret == -ETIME)
+			okv_conn_say_silent(path, err);
 		goto err_drop;
 	}
 	conn->epoch++;

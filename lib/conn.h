@@ -68,6 +68,8 @@ struct okv_conn_hooks {
  */
 int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct okv_conn **conn,
 		  struct omnikv_error *err);
+/** Say in @err that the daemon at @path (NULL: OKV_CONN_SOCKET) is silent. Returns -ETIME. */
+int okv_conn_say_silent(const char *path, struct omnikv_error *err);
 /** NULL is nothing. */
 void okv_conn_close(struct okv_conn *conn);
 

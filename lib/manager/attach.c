@@ -836,11 +836,19 @@ static int attach_begin(const char *socket, const struct omnikv_attach_config *c
 	at->deadline_ms = config->deadline_ms ? config->deadline_ms : DEADLINE_MS;
 	at->reserve_bytes = config->reserve_bytes ? config->reserve_bytes : RESERVE_BYTES;
 	ret = omnikv_pool_open(spec, NULL, &at->pool, err);
+	if (ret == -ETIME && err && !err->text[0])
+		return okv_conn_say_silent(socket, err);
+	if (ret && err && !err->text[0])
+		okv_error_set(err, ret, "the daemon at %.108s: %s", socket ? socket : OKV_CONN_SOCKET, strerror(-ret));
 	if (ret)
 		return ret;
 	ret = omnikv_client_open(at->pool, 0, &at->auth.client);
 	if (ret) {
-		okv_error_set(err, ret, "the daemon takes no client: %s", strerror(-ret));
+		if (ret == -ETIME)
+			okv_conn_say_silent(socket, err);
+		else
+			okv_error_set(err, ret, "the daemon at %.108s takes no client: %s",
+				      socket ? socket : OKV_CONN_SOCKET, strerror(-ret));
 		goto err_pool;
 	}
 	at->conn = okv_daemon_client_conn(at->auth.client);

@@ -1,8 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Processes over one omnikvd hit what a single process hits, byte for byte; mistakes in asking for it are said."""
+"""Processes over one omnikvd hit what a single process hits, byte for byte; mistakes in asking for it are said.
 
+A daemon that is silent or gone ends the replay with one line; a replay that is ended leaves nothing behind.
+"""
+
+import contextlib
+import glob
+import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -11,6 +18,29 @@ import cli
 
 FAST = "--as-fast-as-possible"
 FEW = ("--pool", "128M", FAST)
+
+
+@contextlib.contextmanager
+def daemon(*options):
+    """A running omnikvd: its process and its socket."""
+    with cli.temporary() as where:
+        socket = os.path.join(where, "sock")
+        with subprocess.Popen([os.path.join(cli.BUILD, "bin", "omnikvd"), "--socket", socket,
+                               *(options or ("--pool", "64M"))],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                await_that(lambda: cli.run("status", "--socket", socket).status == 0, "the daemon answers")
+                yield process, socket
+            finally:
+                process.kill()
+
+
+def await_that(condition, what, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.05)
 
 
 def sums_are_those_of_one_process():
@@ -36,19 +66,9 @@ def conversations_by_four():
 
 def what_a_daemon_spills_is_hit_and_counted():
     args = ("--workload", "chat", FAST, "--clients", 2)
-    with tempfile.TemporaryDirectory() as place:
-        socket, store = os.path.join(place, "socket"), os.path.join(place, "store")
-        omnikvd = os.path.join(os.path.dirname(cli.OMNIKV), "omnikvd")
-        with subprocess.Popen([omnikvd, "--pool", "8M", "--reserve", "1M", "--socket", socket, "--spill", store,
-                               "--spill-size", "1G"], stderr=subprocess.DEVNULL) as daemon:
-            try:
-                until = time.monotonic() + 20
-                while not os.path.exists(socket) and time.monotonic() < until:
-                    time.sleep(0.02)
-                runs = [cli.clean(cli.replay(*args, f"--daemon={socket}")) for _ in range(2)]
-            finally:
-                daemon.terminate()
-                daemon.wait(20)
+    with cli.temporary() as where, daemon("--pool", "8M", "--reserve", "1M", "--spill", os.path.join(where, "store"),
+                                          "--spill-size", "1G") as (_, socket):
+        runs = [cli.clean(cli.replay(*args, f"--daemon={socket}")) for _ in range(2)]
     for found in runs:
         cli.equal(found["daemon"]["blocks_lost"], 0, "blocks_lost")
         cli.equal(found["blocks_hit_dram"] + found["blocks_hit_nvme"], found["blocks_hit"], "sum of tiers")
@@ -69,6 +89,91 @@ def options_are_checked():
             raise AssertionError(f"no line with {text!r}:\n{done}")
 
 
+def one_line(done, *words):
+    cli.equal(done.status, 1, "exit status", done)
+    cli.equal(len(done.err.splitlines()), 1, "lines on standard error", done)
+    for word in words:
+        if word not in done.err:
+            raise AssertionError(f"no {word!r} in the message\n{done}")
+
+
+def a_silent_daemon_is_named():
+    with daemon() as (process, socket):
+        os.kill(process.pid, signal.SIGSTOP)
+        words = (f"the daemon at {socket} does not answer within 5 s; ",)
+        one_line(cli.replay("--workload", "chat", FAST, "--clients", "2", f"--daemon={socket}", timeout=20), *words)
+        one_line(cli.run("status", "--socket", socket, timeout=20), *words)
+
+
+@contextlib.contextmanager
+def begin(*args):
+    """A replay of two processes that takes longer than any test looks at it."""
+    with tempfile.NamedTemporaryFile("w", prefix="omnikv-cli-", suffix=".jsonl") as trace:
+        for i in range(60000):
+            json.dump({"timestamp": i, "input_length": 4096, "output_length": 1,
+                       "hash_ids": [i % 50 * 8 + b if b < 4 else 1000 + 8 * i + b for b in range(8)]}, trace)
+            trace.write("\n")
+        trace.flush()
+        with subprocess.Popen([cli.OMNIKV, "replay", "--json", "--trace", trace.name, *FEW, "--clients", "2", *args],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as replay:
+            try:
+                yield replay
+            finally:
+                replay.kill()
+
+
+def a_daemon_that_ends_or_falls_silent_is_named():
+    for sent, words in ((signal.SIGKILL, "ended, and no other came within 10 s"), (signal.SIGSTOP, "does not answer within 5 s")):
+        with daemon() as (process, socket), begin(f"--daemon={socket}") as replay:
+            await_that(lambda s=socket: cli.run("status", "--socket", s).out.count("\n  pid ") == 2, "clients come")
+            os.kill(process.pid, sent)
+            out, err = replay.communicate(timeout=40)
+            one_line(cli.Done(replay.args, replay.returncode, out.decode(), err.decode()), f"the daemon at {socket} {words}")
+
+
+def left_by(pid):
+    return glob.glob(f"/dev/shm/omnikv-replay-{pid}-*")
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return file.read().split()
+
+
+def run_until_it_has(replay, nr_children):
+    await_that(lambda: replay.poll() is not None or len(children_of(replay.pid)) == nr_children, "clients run")
+    cli.equal(replay.poll(), None, "an early end")
+    cli.equal(len(left_by(replay.pid)), 1, "directories in memory")
+    return [f"/proc/{child}" for child in children_of(replay.pid)]
+
+
+def an_ended_replay_leaves_nothing():
+    cli.need(os.path.isdir("/dev/shm"), "there is no /dev/shm")
+    for more in ((), ("--kill-every", "60")):
+        for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with begin("--daemon", *more) as replay:
+                children = run_until_it_has(replay, 3)
+                replay.send_signal(sent)
+                replay.communicate(timeout=30)
+                cli.equal(replay.returncode, -sent, f"exit status {more}")
+                cli.equal(left_by(replay.pid), [], f"left by signal {sent} {more}")
+                cli.equal([c for c in children if os.path.exists(c)], [], f"processes left by signal {sent}")
+
+
+def what_a_killed_replay_left_goes_with_the_next():
+    cli.need(os.path.isdir("/dev/shm"), "there is no /dev/shm")
+    with begin("--daemon", "--kill-every", "60") as replay:
+        children = run_until_it_has(replay, 3)
+        for name in ("pool", "pool.leases.*"):
+            await_that(lambda n=name: glob.glob(f"{left_by(replay.pid)[0]}/{n}"), name)
+        replay.kill()
+        replay.communicate(timeout=30)
+    await_that(lambda: not any(os.path.exists(c) for c in children), "the children end")
+    cli.clean(cli.replay("--workload", "chat", *FEW, "--requests", "10", "--daemon"))
+    cli.equal(left_by(replay.pid), [], "left")
+
+
 if __name__ == "__main__":
     cli.main([sums_are_those_of_one_process, conversations_by_four, what_a_daemon_spills_is_hit_and_counted,
-              options_are_checked])
+              options_are_checked, a_silent_daemon_is_named, a_daemon_that_ends_or_falls_silent_is_named,
+              an_ended_replay_leaves_nothing, what_a_killed_replay_left_goes_with_the_next])

@@ -181,6 +181,8 @@ static void a_stopped_daemon_delays_each_call_by_its_deadline_at_most(void **sta
 {
 	struct omnikv_attach_config config = { .size = sizeof(config), .deadline_ms = 200 };
 	struct kv_story story[4];
+	struct omnikv_manager *second;
+	struct omnikv_error err;
 	struct daemon_case daemon;
 	struct kv_world world;
 	uint64_t since;
@@ -196,6 +198,9 @@ static void a_stopped_daemon_delays_each_call_by_its_deadline_at_most(void **sta
 	since = now_ms();
 	play(&world, &story[1], true);
 	assert_true(now_ms() - since < 20000);
+	assert_int_equal(omnikv_manager_attach(daemon.socket, &config, &second, &err), -ETIME);
+	assert_non_null(strstr(err.text, daemon.socket));
+	assert_non_null(strstr(err.text, "does not answer within"));
 	kill(daemon.pid, SIGCONT);
 	since = now_ms();
 	while (stats_of(&world).blocks_queued && now_ms() - since < 10000)

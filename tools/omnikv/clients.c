@@ -18,26 +18,64 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cmd.h"
 #include "conn.h"
+#include "error.h"
 #include "turns.h"
 
 #define STEP_NS		20000000
 #define START_NS	UINT64_C(180000000000)
 #define STOP_NS		UINT64_C(15000000000)
+/* How long clients wait for a daemon that is started here, and is started anew where it is killed; and for another. */
+#define AWAY_S		120u
+#define AWAY_OTHER_S	10u
+#define STALL_NS	UINT64_C(5000000000)
 #define RESERVE_BYTES	(UINT64_C(64) << 20)
+
+/* What ends a replay: the signal that came, 0 before. */
+static volatile sig_atomic_t ended_by;
+
+static const int ending_signals[] = { SIGINT, SIGTERM, SIGHUP };
+
+#define NR_ENDING	(sizeof(ending_signals) / sizeof(ending_signals[0]))
+
+static void end(int signal)
+{
+	ended_by = signal;
+}
+
+/* What is ignored (by nohup, say) stays so. */
+static void catch_signals(struct sigaction saved[NR_ENDING])
+{
+	struct sigaction action = { .sa_handler = end };
+
+	ended_by = 0;
+	for (size_t i = 0; i < NR_ENDING; i++) {
+		sigaction(ending_signals[i], NULL, &saved[i]);
+		if (saved[i].sa_handler != SIG_IGN)
+			sigaction(ending_signals[i], &action, NULL);
+	}
+}
+
+static void restore_signals(const struct sigaction saved[NR_ENDING])
+{
+	for (size_t i = 0; i < NR_ENDING; i++)
+		sigaction(ending_signals[i], &saved[i], NULL);
+}
 
 struct clients {
 	const struct okv_clients_config	*config;
 	struct okv_clients_result	*result;
 	struct okv_turns		*turns;
 	struct omnikv_error		*err;
+	struct sigaction		saved[NR_ENDING];
 	char				dir[64];	/* "": none */
-	char				socket[96];
+	char				socket[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	char				spec[160];
 	pid_t				daemon;		/* 0: none of ours */
 	pid_t				pids[OKV_CLIENTS_MAX];	/* 0: it has ended */
@@ -45,6 +83,8 @@ struct clients {
 	uint32_t			nr_ever;
 	struct omnikv_manager_stats	before;		/* of a daemon that ran already */
 	uint64_t			next_kill_ns;
+	uint64_t			nr_done;	/* as last seen, and when it last grew */
+	uint64_t			moved_ns;
 	bool				is_daemons_turn;
 	uint32_t			victim;
 };
@@ -114,6 +154,8 @@ static int start_daemon(struct clients *cl)
 		exec_daemon(cl);
 	}
 	while (!is_served(cl->socket)) {
+		if (ended_by)
+			return -EINTR;
 		if (waitpid(cl->daemon, &status, WNOHANG) == cl->daemon || okv_now_ns() > deadline_ns) {
 			cl->daemon = 0;
 			snprintf(cl->err->text, sizeof(cl->err->text), "omnikvd could not be started%s",
@@ -198,6 +240,31 @@ static int make_dir(struct clients *cl)
 
 /* ---- clients -------------------------------------------------------------------------------- */
 
+/* A call that failed for want of its daemon says no more than that: what has become of the daemon, and what to do. */
+static void say_what_became(const struct okv_replay_config *config, int error, struct omnikv_error *err)
+{
+	struct omnikv_error why = { "" };
+	struct okv_conn *conn = NULL;
+	char request[24];
+	int ret;
+
+	if (error != -ENOTCONN && error != -EPIPE && error != -ETIME)
+		return;
+	/* Where it did not come to a request, the line names the daemon already. */
+	if (sscanf(err->text, "request %23[0-9]", request) != 1)
+		return;
+	ret = okv_conn_open(config->socket, NULL, &conn, &why);
+	okv_conn_close(conn);
+	if (ret == -ENOENT || ret == -ECONNREFUSED)
+		okv_error_set(err, 0, "request %s: the daemon at %s ended, and no other came within %u s; start one, and play again",
+			      request, config->socket, config->away_s);
+	else if (ret && why.text[0])
+		okv_error_set(err, 0, "request %s: %s", request, why.text);
+	else if (!ret && error != -ETIME)
+		okv_error_set(err, 0, "request %s: the daemon at %s was away, and answers again; play again", request,
+			      config->socket);
+}
+
 static void run_client(const struct clients *cl, uint32_t place, uint32_t number)
 {
 	struct okv_replay_config config = cl->config->replay;
@@ -206,15 +273,19 @@ static void run_client(const struct clients *cl, uint32_t place, uint32_t number
 	int ret;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	restore_signals(cl->saved);
 	config.pool = NULL;
 	config.spill = NULL;
 	config.socket = cl->socket;
+	config.away_s = cl->config->socket ? AWAY_OTHER_S : AWAY_S;
 	config.turns = cl->turns;
 	config.client = place;
 	config.progress = NULL;
 	ret = okv_replay_run(&config, result, &err);
 	if (ret)
-		snprintf(result->check, sizeof(result->check), "client %u: %.200s", place, err.text[0] ? err.text : strerror(-ret));
+		say_what_became(&config, ret, &err);
+	if (ret)
+		snprintf(result->check, sizeof(result->check), "client %u: %.230s", place, err.text[0] ? err.text : strerror(-ret));
 	_exit(ret ? 1 : 0);
 }
 
@@ -312,6 +383,27 @@ static void show(const struct clients *cl)
 	config->progress(config->opaque, cl->turns->nr_done, config->trace->nr_requests, note);
 }
 
+/* Each call to a silent daemon has its deadline, but a request has many calls: where none ends, it is asked itself. */
+static int check_daemon(struct clients *cl)
+{
+	struct omnikv_error why = { "" };
+	struct okv_conn *conn = NULL;
+	uint64_t nr_done = cl->turns->nr_done;
+	int ret = 0;
+
+	if (!cl->config->socket)
+		return 0;
+	if (nr_done == cl->nr_done && okv_now_ns() - cl->moved_ns < STALL_NS)
+		return 0;
+	if (nr_done == cl->nr_done)
+		ret = okv_conn_open(cl->socket, NULL, &conn, &why);
+	okv_conn_close(conn);
+	cl->nr_done = nr_done;
+	cl->moved_ns = okv_now_ns();
+	/* One that is gone may come back; the clients wait for it. */
+	return ret == -ETIME ? okv_error_set(cl->err, ret, "%s", why.text) : 0;
+}
+
 static int play(struct clients *cl)
 {
 	uint32_t nr_running = 1;
@@ -320,11 +412,14 @@ static int play(struct clients *cl)
 	for (uint32_t i = 0; i < cl->config->nr_clients && !ret; i++)
 		ret = start_client(cl, i);
 	cl->next_kill_ns = okv_now_ns() + cl->config->kill_ms * UINT64_C(1000000);
+	cl->moved_ns = okv_now_ns();
 	while (!ret && nr_running) {
 		pause_ns(STEP_NS);
-		ret = reap(cl, &nr_running);
+		ret = ended_by ? -EINTR : reap(cl, &nr_running);
 		if (!ret && nr_running)
 			ret = kill_somebody(cl);
+		if (!ret && nr_running)
+			ret = check_daemon(cl);
 		show(cl);
 	}
 	for (uint32_t i = 0; i < cl->config->nr_clients; i++) {
@@ -439,12 +534,26 @@ static void add_up(struct clients *cl, struct okv_replay_result *result)
 		result->lookup_p50_ns = ns[(nr - 1) / 2];
 		result->lookup_p99_ns = ns[(nr - 1) * 99 / 100];
 	}
-	ask_daemon(cl, &cl->result->daemon, &cl->result->pool);
+	if (!cl->err->text[0])
+		ask_daemon(cl, &cl->result->daemon, &cl->result->pool);
 	add_tiers(cl, result);
 	result->manager.blocks_evicted = cl->result->daemon.blocks_evicted;
 	result->manager.peak_used_bytes = cl->result->daemon.peak_used_bytes;
 	result->manager.mean_run_blocks = cl->result->pool.nr_runs_begun ?
 		(double)cl->result->pool.nr_placed / (double)cl->result->pool.nr_runs_begun : 0;
+}
+
+/* A daemon of somebody else: one line that names it is better than each client's. */
+static int find_daemon(struct clients *cl)
+{
+	struct okv_conn *conn;
+	int ret;
+
+	snprintf(cl->socket, sizeof(cl->socket), "%s", cl->config->socket);
+	ret = okv_conn_open(cl->config->socket, NULL, &conn, cl->err);
+	if (!ret)
+		okv_conn_close(conn);
+	return ret;
 }
 
 int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_result *result,
@@ -460,11 +569,13 @@ int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_r
 	cl.turns = okv_turns_create(config->replay.trace->nr_requests, config->nr_clients);
 	if (!cl.turns)
 		return -ENOMEM;
+	catch_signals(cl.saved);
 	if (config->socket) {
 		struct omnikv_pool_info pool;
 
-		snprintf(cl.socket, sizeof(cl.socket), "%s", config->socket);
-		ask_daemon(&cl, &cl.before, &pool);
+		ret = find_daemon(&cl);
+		if (!ret)
+			ask_daemon(&cl, &cl.before, &pool);
 	} else {
 		ret = make_dir(&cl);
 		if (!ret)
@@ -472,10 +583,15 @@ int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_r
 	}
 	if (!ret) {
 		ret = play(&cl);
-		add_up(&cl, result);
+		if (!ended_by)
+			add_up(&cl, result);
 	}
-	kill_daemon(&cl, SIGTERM);
+	kill_daemon(&cl, ended_by ? SIGKILL : SIGTERM);
 	remove_dir(&cl);
+	restore_signals(cl.saved);
+	/* Now it ends as it would have. */
+	if (ended_by)
+		raise(ended_by);
 	okv_turns_destroy(cl.turns);
 	if (ret && !err->text[0])
 		snprintf(err->text, sizeof(err->text), "%s", strerror(-ret));

@@ -13,6 +13,7 @@
 
 #include "cmd.h"
 #include "conn.h"
+#include "error.h"
 
 enum { OPT_JSON = 'j', OPT_SOCKET = 's' };
 
@@ -169,7 +170,7 @@ int okv_cmd_status(int argc, char **argv)
 	if (args.is_json)
 		object = json_object();
 	ret = okv_conn_open(args.socket, NULL, &conn, &err);
-	if (ret && args.socket)
+	if (ret && (args.socket || ret == -ETIME))
 		return okv_fail("%s", err.text[0] ? err.text : strerror(-ret));
 	/* Where a daemon runs, a module is not missed. */
 	if (!args.socket && (ret || access("/dev/omnikv", F_OK) == 0))
@@ -177,8 +178,12 @@ int okv_cmd_status(int argc, char **argv)
 	if (!ret) {
 		ret = show(conn, object);
 		okv_conn_close(conn);
+		if (ret == -ETIME)
+			okv_conn_say_silent(args.socket, &err);
+		else if (ret)
+			okv_error_set(&err, ret, "the daemon at %.108s: %s", args.socket ? args.socket : OKV_CONN_SOCKET, strerror(-ret));
 		if (ret)
-			return okv_fail("the daemon does not answer: %s", strerror(-ret));
+			return okv_fail("%s", err.text);
 	} else if (module) {
 		if (object)
 			okv_fail("no kernel module (/dev/omnikv), and no daemon at " OKV_CONN_SOCKET);

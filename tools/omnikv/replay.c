@@ -22,7 +22,6 @@
 /* How long one process waits for another: for its turn, for a block that another computes, for the daemon. */
 #define OKV_TURN_TIMEOUT_NS	UINT64_C(120000000000)
 #define OKV_WAIT_MS		30000u
-#define OKV_AWAY_NS		UINT64_C(60000000000)
 #define OKV_AWAY_STEP_NS	20000000
 
 /* One request in a step. */
@@ -474,7 +473,7 @@ static void okv_promise(struct okv_replay *rp, const struct okv_flight *flight, 
 static int okv_append(struct okv_replay *rp, struct okv_flight *flight)
 {
 	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
-	uint64_t deadline_ns = okv_now_ns() + OKV_AWAY_NS;
+	uint64_t deadline_ns = okv_now_ns() + rp->config->away_s * UINT64_C(1000000000);
 	bool is_away = false;
 	int ret;
 
@@ -721,7 +720,7 @@ static int okv_attach(struct okv_replay *rp, const struct omnikv_namespace *ns, 
 {
 	struct omnikv_attach_config config = { .size = sizeof(config) };
 	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
-	uint64_t deadline_ns = okv_now_ns() + OKV_TURN_TIMEOUT_NS;
+	uint64_t deadline_ns = okv_now_ns() + rp->config->away_s * UINT64_C(1000000000);
 	int ret;
 
 	for (;;) {

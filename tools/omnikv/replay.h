@@ -31,6 +31,7 @@ typedef void (*okv_replay_progress_fn)(void *opaque, uint64_t done, uint64_t tot
  * @trace, @plan:    what is played, and how its blocks are cut; same T
  * @pool:            open, with the plan's granule; NULL where a daemon has it
  * @socket:          of the daemon whose manager is used; NULL: one of this process's own
+ * @away_s:          how long a daemon that does not answer is waited for
  * @turns, @client:  of several processes, this is that one; NULL: there is one. Not by arrival
  * @is_by_arrival:   requests start when their time has come on the device's clock; else each starts when
  *                   the one before it is committed
@@ -47,6 +48,7 @@ struct okv_replay_config {
 	const struct omnikv_plan	*plan;
 	struct omnikv_pool		*pool;
 	const char			*socket;
+	uint32_t			away_s;
 	struct okv_turns		*turns;
 	uint32_t			client;
 	const struct okv_gpu		*gpu;
