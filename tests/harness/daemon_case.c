@@ -161,14 +161,27 @@ void daemon_start(struct daemon_case *daemon, const char *const *options)
 	close(fd);
 }
 
-int daemon_run(struct daemon_case *daemon, const char *const *options)
+/* Its exit status; -1 when a signal ended it, or it had not ended after @ms and was killed. */
+static int wait_for_end(struct daemon_case *daemon, uint64_t ms)
 {
+	uint64_t begin = now_ms();
 	int status;
 
-	daemon_spawn(daemon, options);
-	assert_int_equal(waitpid(daemon->pid, &status, 0), daemon->pid);
+	while (waitpid(daemon->pid, &status, WNOHANG) != daemon->pid) {
+		if (now_ms() - begin > ms) {
+			daemon_kill(daemon);
+			return -1;
+		}
+		sleep_ms(2);
+	}
 	daemon->pid = 0;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int daemon_run(struct daemon_case *daemon, const char *const *options)
+{
+	daemon_spawn(daemon, options);
+	return wait_for_end(daemon, START_MS);
 }
 
 bool daemon_is_dead(struct daemon_case *daemon)
@@ -185,17 +198,10 @@ int daemon_stop(struct daemon_case *daemon, uint32_t *ms)
 
 	assert_true(daemon->pid > 0);
 	kill(daemon->pid, SIGTERM);
-	while (waitpid(daemon->pid, &status, WNOHANG) != daemon->pid) {
-		if (now_ms() - begin > STOP_MS) {
-			daemon_kill(daemon);
-			return -1;
-		}
-		sleep_ms(2);
-	}
-	daemon->pid = 0;
+	status = wait_for_end(daemon, STOP_MS);
 	if (ms)
 		*ms = (uint32_t)(now_ms() - begin);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+	return status;
 }
 
 void daemon_kill(struct daemon_case *daemon)

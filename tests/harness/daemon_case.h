@@ -32,7 +32,7 @@ void daemon_case_fini(struct daemon_case *daemon);
 void daemon_start(struct daemon_case *daemon, const char *const *options);
 /** The same, without waiting for it. */
 void daemon_spawn(struct daemon_case *daemon, const char *const *options);
-/** Run it to its end, which comes by itself; its exit status. */
+/** Run it to its end, which comes by itself; its exit status, or -1 when it is not over within 20 s. */
 int daemon_run(struct daemon_case *daemon, const char *const *options);
 /** SIGTERM; its exit status, or -1 when it is not over within 10 s. @ms: how long it took; may be NULL. */
 int daemon_stop(struct daemon_case *daemon, uint32_t *ms);
