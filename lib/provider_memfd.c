@@ -544,6 +544,10 @@ static int open_named(struct opening *op)
 	if (!S_ISREG(st.st_mode) || is_hugetlbfs)
 		return okv_error_set(op->err, -EINVAL, "%s: not a regular file%s", op->label,
 				     is_hugetlbfs ? " that can be written (hugetlbfs)" : "");
+	/* Whose file it is can open it to others, and cut it off under all who map it. */
+	if (op->is_shared && st.st_uid && st.st_uid != geteuid())
+		return okv_error_set(op->err, -EPERM, "%s: the file belongs to user %u; it must be root's or this user's",
+				     op->label, st.st_uid);
 	ret = lock_file(op, fd);
 	if (ret) {
 		op->is_created = false;

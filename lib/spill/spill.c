@@ -31,7 +31,6 @@
 #include "option.h"
 #include "spill/gds.h"
 
-#define FILE_NAME	"omnikv.spill"
 #define DEADLINE_MS	10000u
 /* How long a killed owner's last requests are waited for. */
 #define LEAVING_TRIES	500u
@@ -100,14 +99,14 @@ static int open_path(const char *path, uint32_t flags, struct omnikv_error *err)
 		ret = -errno;
 		return okv_error_set(err, ret, "%.180s: %s", path, strerror(-ret));
 	}
-	fd = okv_fd_high(openat(dir, FILE_NAME, how | (may_make ? O_CREAT : 0) | O_NOFOLLOW, 0600));
+	fd = okv_fd_high(openat(dir, OKV_SPILL_FILE_NAME, how | (may_make ? O_CREAT : 0) | O_NOFOLLOW, 0600));
 	ret = fd < 0 ? -errno : fd;
 	/* The name must be there after a power cut too. */
 	if (fd >= 0 && may_make)
 		(void)fsync(dir);
 	close(dir);
 	if (fd < 0)
-		okv_error_set(err, ret, "%.180s/" FILE_NAME ": %s", path, strerror(-ret));
+		okv_error_set(err, ret, "%.180s/" OKV_SPILL_FILE_NAME ": %s", path, strerror(-ret));
 	return ret;
 }
 

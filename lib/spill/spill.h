@@ -8,6 +8,9 @@
 
 #include "spill/store.h"
 
+/* The store, in the directory that was named for it. */
+#define OKV_SPILL_FILE_NAME	"omnikv.spill"
+
 struct omnikv_spill {
 	struct okv_store	*store;
 	struct okv_disk		*disk;

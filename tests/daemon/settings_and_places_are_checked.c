@@ -108,15 +108,68 @@ static void a_line_of_any_length_is_one_line(void **state)
 	assert_int_equal(lines_said(), 2);
 }
 
-static void pools_that_cannot_be_are_refused(void **state)
+static void bad_values_are_named_before_memory_is_taken(void **state)
 {
+	static const struct {
+		const char *text, *said;
+	} cases[] = {
+		{ "[daemon]\npool = much\n", "omnikvd.conf:2: pool: size \"much\"" },
+		{ "[daemon]\npool = 64Q\n", "omnikvd.conf:2: pool: size \"64Q\": unknown unit" },
+		{ "[daemon]\npool = auto:16M\n", "omnikvd.conf:2: pool \"auto:16M\": write SIZE, embedded:SIZE[:FILE] or kmod:NAME" },
+		{ "[daemon]\npool = daemon\n", "omnikvd.conf:2: pool \"daemon\": write SIZE" },
+		{ "[daemon]\npool = embedded:16M:\n", "omnikvd.conf:2: pool \"embedded:16M:\": no file" },
+		{ "[daemon]\npool = 16M\nreserve = 8Q\n", "omnikvd.conf:3: reserve: size \"8Q\": unknown unit" },
+		{ "[daemon]\npool = 16M\ngroup = no-such-group\n", "omnikvd.conf:3: group \"no-such-group\": there is none" },
+		{ "[daemon]\npool = 16M\nnuma = near\n", "omnikvd.conf:3: numa \"near\": write bind:NODES" },
+		{ "[daemon]\npool = 16M\npool = 32M\n", "omnikvd.conf:3: pool: line 2 has it already" },
+		{ "[daemon]\npool = 16M  # small\n", "omnikvd.conf:2: pool: a comment with # stands on a line of its own" },
+		{ "[daemon]\npool = kmod:x\nmanager = no\n", "there is nothing to do" },
+		{ "[daemon]\npool = 16M\nspill = /nowhere\n", "say with --spill-size how large it may be" },
+		{ "[daemon]\npool = 16M\nspill = /proc\n", "say with --spill-size how large it may be" },
+		{ "[daemon]\npool = 16M\nspill-size = 16M\n", "--spill-size without --spill" },
+		{ "\xef\xbb\xbf[daemon]\npool = 64Q\n", "omnikvd.conf:2: pool: size" },
+	};
+	size_t i;
+
 	(void)state;
-	refuses(1, "[daemon]\npool = much\n", "much");
-	refuses(1, "[daemon]\npool = auto:16M\n", "write SIZE, embedded:SIZE[:FILE] or kmod:NAME");
-	refuses(1, "[daemon]\npool = kmod:x\nmanager = no\n", "there is nothing to do");
-	refuses(1, "[daemon]\npool = 16M\ngroup = no-such-group\n", "there is none of that name");
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		refuses(2, cases[i].text, cases[i].said);
+		assert_int_equal(lines_said(), 1);
+	}
 	/* Nothing is left where the start failed. */
 	assert_int_equal(access(the_daemon.socket, F_OK), -1);
+}
+
+static void only_a_file_of_moderate_size_is_read(void **state)
+{
+	char fifo[96], large[96];
+	const struct {
+		const char *path, *said;
+	} cases[] = {
+		{ fifo, "fifo: not a regular file" },
+		{ the_daemon.dir, ": not a regular file" },
+		{ "/dev/zero", "/dev/zero: not a regular file" },
+		{ large, "large: over 1048576 bytes" },
+	};
+	size_t i;
+	int fd;
+
+	(void)state;
+	snprintf(fifo, sizeof(fifo), "%.80s/fifo", the_daemon.dir);
+	snprintf(large, sizeof(large), "%.80s/large", the_daemon.dir);
+	assert_int_equal(mkfifo(fifo, 0600), 0);
+	fd = open(large, O_WRONLY | O_CREAT, 0600);
+	assert_int_equal(ftruncate(fd, (1 << 20) + 1), 0);
+	close(fd);
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const char *const options[] = { "-c", cases[i].path, NULL };
+
+		unlink(the_daemon.log);
+		assert_int_equal(daemon_run(&the_daemon, options), 2);
+		if (!daemon_said(&the_daemon, cases[i].said))
+			fail_msg("for %s it did not say \"%s\"", cases[i].path, cases[i].said);
+		assert_int_equal(lines_said(), 1);
+	}
 }
 
 static void says_once(const char *option, const char *said)
@@ -150,7 +203,7 @@ static void options_go_before_the_file(void **state)
 	char spec[128];
 
 	(void)state;
-	write_config("# a comment\n[daemon]\n  pool = 64M   ; the file's\nclients = 3\n");
+	write_config("\xef\xbb\xbf# a comment\n[daemon]\n  pool = 64M   ; the file's\nclients = 3\n");
 	daemon_start(&the_daemon, options);
 	snprintf(spec, sizeof(spec), "daemon:%s", the_daemon.socket);
 	assert_int_equal(omnikv_pool_open(spec, NULL, &pool, NULL), 0);
@@ -189,6 +242,10 @@ static void another_ones_place_is_left_alone(void **state)
 	assert_int_equal(daemon_run(&the_daemon, options), 1);
 	assert_true(daemon_said(&the_daemon, "others may write to it (mode 0777)"));
 	assert_int_equal(chmod(the_daemon.dir, 0700), 0);
+	assert_int_equal(chmod(the_daemon.dir, 01777), 0);
+	assert_int_equal(daemon_run(&the_daemon, options), 1);
+	assert_true(daemon_said(&the_daemon, "others may write to it (mode 1777)"));
+	assert_int_equal(chmod(the_daemon.dir, 0700), 0);
 	if (!geteuid()) {
 		assert_int_equal(chown(the_daemon.dir, 65534, (gid_t)-1), 0);
 		assert_int_equal(daemon_run(&the_daemon, options), 1);
@@ -205,16 +262,40 @@ static void another_ones_place_is_left_alone(void **state)
 	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
 }
 
+static void another_ones_file_is_no_pool(void **state)
+{
+	char pool[128], *file = pool + strlen("embedded:16M:");
+	const char *const options[] = { "--pool", pool, NULL };
+	struct stat st;
+	int fd;
+
+	(void)state;
+	if (geteuid())
+		skip();
+	snprintf(pool, sizeof(pool), "embedded:16M:%.80s/pool", the_daemon.dir);
+	fd = open(file, O_WRONLY | O_CREAT, 0600);
+	assert_int_equal(fchown(fd, 65534, (gid_t)-1), 0);
+	close(fd);
+	assert_int_equal(daemon_run(&the_daemon, options), 1);
+	assert_true(daemon_said(&the_daemon, "the file belongs to user 65534"));
+	assert_int_equal(lines_said(), 1);
+	/* It is as it was. */
+	assert_int_equal(stat(file, &st), 0);
+	assert_int_equal(st.st_size, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		TEST(each_bad_line_is_named),
 		TEST(a_line_of_any_length_is_one_line),
-		TEST(pools_that_cannot_be_are_refused),
+		TEST(bad_values_are_named_before_memory_is_taken),
+		TEST(only_a_file_of_moderate_size_is_read),
 		TEST(each_bad_option_is_named),
 		TEST(options_go_before_the_file),
 		TEST(another_ones_place_is_left_alone),
+		TEST(another_ones_file_is_no_pool),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,17 +10,29 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
 #include <ini.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <omnikv/pool.h>
 
 #include "conn.h"
 #include "error.h"
+#include "numa_policy.h"
+#include "provider.h"
+#include "spill/spill.h"
+
+#define FILE_BYTES_MAX	(1 << 20)
+/* Editors of another system begin UTF-8 with it. */
+#define BYTE_ORDER_MARK	"\xef\xbb\xbf"
 
 enum okv_setting_kind {
 	OKV_SETTING_TEXT,
@@ -37,36 +49,63 @@ struct okv_setting {
 	uint64_t		min, max;
 	const char		*arg;
 	const char		*help;
+	int			(*check)(const char *value, struct omnikv_error *err);	/* of a text; may be NULL */
 };
 
 #define AT(field)	offsetof(struct okv_daemon_config, field)
 
+static int check_pool(const char *value, struct omnikv_error *err)
+{
+	struct okv_pool_spec spec;
+	int ret = okv_pool_spec_parse(value, &spec, err);
+
+	if (!ret && spec.kind != OKV_PROVIDER_EMBEDDED && spec.kind != OKV_PROVIDER_KMOD)
+		ret = okv_error_set(err, -EINVAL, "pool \"%.64s\": write SIZE, embedded:SIZE[:FILE] or kmod:NAME for a daemon",
+				    value);
+	return ret;
+}
+
+static int check_group(const char *value, struct omnikv_error *err)
+{
+	return getgrnam(value) ? 0 : okv_error_set(err, -EINVAL, "group \"%.64s\": there is none of that name", value);
+}
+
+static int check_numa(const char *value, struct omnikv_error *err)
+{
+	struct okv_numa_policy policy;
+
+	if (okv_numa_policy_parse(value, &policy))
+		return 0;
+	return okv_error_set(err, -EINVAL, "numa \"%.64s\": write bind:NODES, interleave:NODES or prefer:NODE, with nodes as 0,2-3",
+			     value);
+}
+
 static const struct okv_setting settings[] = {
 	{ "pool", OKV_SETTING_TEXT, false, AT(pool), 0, 0, "POOL",
-	  "SIZE, embedded:SIZE:FILE or kmod:NAME: the memory to manage" },
+	  "SIZE, embedded:SIZE:FILE or kmod:NAME: the memory to manage", check_pool },
 	{ "socket", OKV_SETTING_TEXT, false, AT(socket), 0, 0, "PATH",
-	  "where clients connect (default " OKV_CONN_SOCKET ")" },
+	  "where clients connect (default " OKV_CONN_SOCKET ")", NULL },
 	{ "group", OKV_SETTING_TEXT, false, AT(group), 0, 0, "NAME",
-	  "its members are served too, beside root and the daemon's user" },
+	  "its members are served too, beside root and the daemon's user", check_group },
 	{ "spill", OKV_SETTING_TEXT, false, AT(spill), 0, 0, "PATH",
-	  "directory, file or block device that keeps blocks which leave memory" },
+	  "directory, file or block device that keeps blocks which leave memory", NULL },
 	{ "spill-size", OKV_SETTING_SIZE, false, AT(spill_bytes), 1 << 20, INT64_MAX, "SIZE",
-	  "most that the spill store may take" },
+	  "most that the spill store may take", NULL },
 	{ "granule", OKV_SETTING_SIZE, false, AT(granule_bytes), 4096, 1 << 30, "SIZE",
-	  "unit of allocation, a multiple of 4096 (default 4096)" },
+	  "unit of allocation, a multiple of 4096 (default 4096)", NULL },
 	{ "numa", OKV_SETTING_TEXT, false, AT(numa), 0, 0, "POLICY",
-	  "bind:NODES, interleave:NODES or prefer:NODE" },
+	  "bind:NODES, interleave:NODES or prefer:NODE", check_numa },
 	{ "reserve", OKV_SETTING_SIZE, true, AT(reserve_bytes), 0, INT64_MAX, "SIZE",
 	  "memory that each client keeps ahead of need, to go on while the daemon is away (default 64M; at most a 16th "
-	  "of the pool)" },
+	  "of the pool)", NULL },
 	{ "clients", OKV_SETTING_NUMBER, false, AT(clients_max), 1, 65536, "N",
-	  "connections at once (default 512)" },
+	  "connections at once (default 512)", NULL },
 	{ "manager", OKV_SETTING_BOOL, false, AT(with_manager), 0, 0, "yes|no",
-	  "manage the pool here; no: one of the clients does (default yes)" },
+	  "manage the pool here; no: one of the clients does (default yes)", NULL },
 	{ "hugetlb", OKV_SETTING_BOOL, false, AT(with_hugetlb), 0, 0, "yes|no",
-	  "take pages of the host's huge-page pool, where windows bind whole 2-MiB pages only (default no)" },
+	  "take pages of the host's huge-page pool, where windows bind whole 2-MiB pages only (default no)", NULL },
 	{ "populate", OKV_SETTING_BOOL, false, AT(is_populated), 0, 0, "yes|no",
-	  "take all memory before serving (default yes)" },
+	  "take all memory before serving (default yes)", NULL },
 };
 
 #define NR_SETTINGS	(sizeof(settings) / sizeof(settings[0]))
@@ -104,12 +143,25 @@ bool okv_config_describe(uint32_t index, const char **name, const char **arg, co
 	return true;
 }
 
-static int set_text(char **at, const char *name, const char *value, struct omnikv_error *err)
+/* The error of whoever looked at the value does not know whose it is. */
+static int refuse_value(const char *name, int ret, const struct omnikv_error *why, struct omnikv_error *err)
 {
+	bool is_named = !strncmp(why->text, name, strlen(name));
+
+	return okv_error_set(err, ret, "%s%s%.200s", is_named ? "" : name, is_named ? "" : ": ", why->text);
+}
+
+static int set_text(const struct okv_setting *setting, char **at, const char *value, struct omnikv_error *err)
+{
+	struct omnikv_error why = { "" };
 	char *copy;
+	int ret;
 
 	if (!*value)
-		return okv_error_set(err, -EINVAL, "%s: nothing behind it", name);
+		return okv_error_set(err, -EINVAL, "%s: nothing behind it", setting->name);
+	ret = setting->check ? setting->check(value, &why) : 0;
+	if (ret)
+		return refuse_value(setting->name, ret, &why, err);
 	copy = strdup(value);
 	if (!copy)
 		return -ENOMEM;
@@ -120,17 +172,18 @@ static int set_text(char **at, const char *name, const char *value, struct omnik
 
 static int set_number(const struct okv_setting *setting, uint64_t *at, const char *value, struct omnikv_error *err)
 {
+	struct omnikv_error why = { "" };
 	uint64_t number = 0;
 	char *end;
 	int ret = 0;
 
 	if (setting->kind == OKV_SETTING_SIZE) {
-		ret = omnikv_size_parse(value, &number, err);
+		ret = omnikv_size_parse(value, &number, &why);
 		/* "0" is no size of anything, but it is one of what may be left out. */
 		if (ret && !strcmp(value, "0"))
 			ret = 0;
 		if (ret)
-			return ret;
+			return refuse_value(setting->name, ret, &why, err);
 	} else {
 		errno = 0;
 		number = strtoull(value, &end, 10);
@@ -152,28 +205,63 @@ static int set_bool(bool *at, const char *name, const char *value, struct omnikv
 	return 0;
 }
 
-int okv_config_set(struct okv_daemon_config *config, const char *name, const char *value, struct omnikv_error *err)
+static const struct okv_setting *find(const char *name)
 {
 	size_t i;
+
+	for (i = 0; i < NR_SETTINGS; i++)
+		if (!strcmp(settings[i].name, name))
+			return &settings[i];
+	return NULL;
+}
+
+int okv_config_set(struct okv_daemon_config *config, const char *name, const char *value, struct omnikv_error *err)
+{
+	const struct okv_setting *setting = find(name);
 	int ret;
 
-	for (i = 0; i < NR_SETTINGS; i++) {
-		const struct okv_setting *setting = &settings[i];
-
-		if (strcmp(setting->name, name))
-			continue;
-		if (setting->kind == OKV_SETTING_TEXT)
-			return set_text(field(config, setting), name, value, err);
-		if (setting->kind == OKV_SETTING_BOOL)
-			return set_bool(field(config, setting), name, value, err);
-		ret = set_number(setting, field(config, setting), value, err);
-		if (!ret && config->granule_bytes % 4096) {
-			config->granule_bytes = 0;
-			ret = okv_error_set(err, -EINVAL, "granule: %.64s is no multiple of 4096", value);
-		}
-		return ret;
+	if (!setting)
+		return okv_error_set(err, -EINVAL, "\"%.64s\" is no setting; 'omnikvd --help' lists them", name);
+	if (setting->kind == OKV_SETTING_TEXT)
+		return set_text(setting, field(config, setting), value, err);
+	if (setting->kind == OKV_SETTING_BOOL)
+		return set_bool(field(config, setting), name, value, err);
+	ret = set_number(setting, field(config, setting), value, err);
+	if (!ret && config->granule_bytes % 4096) {
+		config->granule_bytes = 0;
+		ret = okv_error_set(err, -EINVAL, "granule: %.64s is no multiple of 4096", value);
 	}
-	return okv_error_set(err, -EINVAL, "\"%.64s\" is no setting; 'omnikvd --help' lists them", name);
+	return ret;
+}
+
+/* A device has its size, and so has a store that is there already; a directory may have one. */
+static bool needs_spill_size(const char *spill)
+{
+	char path[PATH_MAX];
+	struct stat st;
+
+	if (stat(spill, &st))
+		return true;
+	if (S_ISDIR(st.st_mode)) {
+		snprintf(path, sizeof(path), "%s/%s", spill, OKV_SPILL_FILE_NAME);
+		return stat(path, &st) || !st.st_size;
+	}
+	return S_ISREG(st.st_mode) && !st.st_size;
+}
+
+int okv_config_check(const struct okv_daemon_config *config, struct omnikv_error *err)
+{
+	if (!config->pool)
+		return okv_error_set(err, -EINVAL, "no pool; write --pool SIZE, or pool = SIZE in the file of --config");
+	if (!config->with_manager && !strncmp(config->pool, "kmod:", 5))
+		return okv_error_set(err, -EINVAL, "pool %.64s: the module keeps it by itself; without a manager there is nothing to do",
+				     config->pool);
+	if (config->spill_bytes && !config->spill)
+		return okv_error_set(err, -EINVAL, "--spill-size without --spill: say where the spill store is");
+	if (config->spill && !config->spill_bytes && needs_spill_size(config->spill))
+		return okv_error_set(err, -EINVAL, "--spill %.100s: there is no store yet; say with --spill-size how large it may be",
+				     config->spill);
+	return 0;
 }
 
 /* ---- the file --------------------------------------------------------------------------- */
@@ -183,6 +271,7 @@ struct reading {
 	FILE				*file;
 	const char			*path;
 	uint32_t			line;
+	uint32_t			lines[NR_SETTINGS];	/* where each is set; 0: not yet */
 	bool				is_bad;
 	void				(*complain)(void *opaque, const char *line);
 	void				*opaque;
@@ -217,8 +306,11 @@ static char *next_line(char *line, int size, void *stream)
 		strcpy(line, "\n");
 		return line;
 	}
+	start = line;
+	if (reading->line == 1 && !strncmp(start, BYTE_ORDER_MARK, strlen(BYTE_ORDER_MARK)))
+		start += strlen(BYTE_ORDER_MARK);
 	/* Leading blanks would make it a part of the line before. */
-	for (start = line; isblank((unsigned char)*start);)
+	while (isblank((unsigned char)*start))
 		start++;
 	memmove(line, start, strlen(start) + 1);
 	if (strchr("#;\r\n", *line))
@@ -230,6 +322,20 @@ static char *next_line(char *line, int size, void *stream)
 	return line;
 }
 
+static int take_value(struct reading *reading, const char *name, const char *value, struct omnikv_error *err)
+{
+	const struct okv_setting *setting = find(name);
+	uint32_t *line = setting ? &reading->lines[setting - settings] : NULL;
+
+	if (line && *line)
+		return okv_error_set(err, -EINVAL, "%s: line %u has it already", name, *line);
+	if (line)
+		*line = reading->line;
+	if (strstr(value, " #") || strstr(value, "\t#"))
+		return okv_error_set(err, -EINVAL, "%.64s: a comment with # stands on a line of its own", name);
+	return okv_config_set(reading->config, name, value, err);
+}
+
 static int take_line(void *opaque, const char *section, const char *name, const char *value)
 {
 	struct reading *reading = opaque;
@@ -238,25 +344,47 @@ static int take_line(void *opaque, const char *section, const char *name, const 
 	if (strcmp(section, "daemon")) {
 		okv_error_set(&err, 0, "section [%.64s]: settings stand in [daemon]", section);
 		bad_line(reading, err.text);
-	} else if (okv_config_set(reading->config, name, value, &err)) {
+	} else if (take_value(reading, name, value, &err)) {
 		bad_line(reading, err.text[0] ? err.text : "no memory");
 	}
 	return 1;
+}
+
+/* Whatever the path names, opening it neither waits nor ends in a file without an end. */
+static FILE *open_file(const char *path, struct omnikv_error *err)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat st;
+	FILE *file;
+
+	if (fd < 0 || fstat(fd, &st)) {
+		okv_error_set(err, 0, "%.200s: %s", path, strerror(errno));
+	} else if (!S_ISREG(st.st_mode)) {
+		okv_error_set(err, 0, "%.200s: not a regular file; settings stand in one", path);
+	} else if (st.st_size > FILE_BYTES_MAX) {
+		okv_error_set(err, 0, "%.200s: over %u bytes, which no settings have", path, FILE_BYTES_MAX);
+	} else {
+		file = fdopen(fd, "r");
+		if (file)
+			return file;
+		okv_error_set(err, 0, "%.200s: %s", path, strerror(errno));
+	}
+	if (fd >= 0)
+		close(fd);
+	return NULL;
 }
 
 int okv_config_read(struct okv_daemon_config *config, const char *path,
 		    void (*complain)(void *opaque, const char *line), void *opaque)
 {
 	struct reading reading = { .config = config, .path = path, .complain = complain, .opaque = opaque };
-	char text[320];
+	struct omnikv_error err = { "" };
 	int ret;
 
-	reading.file = fopen(path, "re");
+	reading.file = open_file(path, &err);
 	if (!reading.file) {
-		ret = -errno;
-		snprintf(text, sizeof(text), "%.200s: %s", path, strerror(-ret));
-		complain(opaque, text);
-		return ret;
+		complain(opaque, err.text);
+		return -EINVAL;
 	}
 	ret = ini_parse_stream(next_line, &reading, take_line, &reading);
 	if (ret && !reading.is_bad) {

@@ -49,11 +49,15 @@ void okv_config_fini(struct okv_daemon_config *config);
 bool okv_config_describe(uint32_t index, const char **name, const char **arg, const char **help);
 /** One setting. -EINVAL or -ENOMEM, with the reason in @err. */
 int okv_config_set(struct okv_daemon_config *config, const char *name, const char *value, struct omnikv_error *err);
+/** Settings that do not go together, or are missing; looks at nothing that takes long. -EINVAL with the reason in @err. */
+int okv_config_check(const struct okv_daemon_config *config, struct omnikv_error *err);
 /**
  * okv_config_read() - all lines of a file
  * @complain: called with "FILE:LINE: what is wrong" for each bad line
  *
- * Return: 0, or -EINVAL (some lines are bad), or why the file cannot be read, complained about too.
+ * A setting stands there once. A file is a regular one of at most 1 MiB.
+ *
+ * Return: 0, or -EINVAL: the file cannot be read (complained about too), or some lines are bad.
  */
 int okv_config_read(struct okv_daemon_config *config, const char *path,
 		    void (*complain)(void *opaque, const char *line), void *opaque);

@@ -83,8 +83,9 @@ static int check_dir(const char *path, struct omnikv_error *err)
 	if (st.st_uid && st.st_uid != geteuid())
 		return okv_error_set(err, -EPERM, "socket directory %.100s belongs to user %u; it must be root's or this user's",
 				     path, st.st_uid);
-	if (st.st_mode & (S_IWGRP | S_IWOTH) && !(st.st_mode & S_ISVTX))
-		return okv_error_set(err, -EPERM, "socket directory %.100s: others may write to it (mode %04o); chmod go-w",
+	/* A sticky one as well: where no socket stands yet, anybody can put one. */
+	if (st.st_mode & (S_IWGRP | S_IWOTH))
+		return okv_error_set(err, -EPERM, "socket directory %.100s: others may write to it (mode %04o); make one with mode 0755",
 				     path, st.st_mode & 07777);
 	return 0;
 }
@@ -209,12 +210,6 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 	ret = okv_pool_spec_parse(daemon->config.pool, &daemon->spec, err);
 	if (ret)
 		return ret;
-	if (daemon->spec.kind != OKV_PROVIDER_EMBEDDED && daemon->spec.kind != OKV_PROVIDER_KMOD)
-		return okv_error_set(err, -EINVAL, "pool %.64s: write SIZE, embedded:SIZE[:FILE] or kmod:NAME for a daemon",
-				     daemon->config.pool);
-	if (daemon->spec.kind == OKV_PROVIDER_KMOD && !daemon->config.with_manager)
-		return okv_error_set(err, -EINVAL, "pool %.64s: the module keeps it by itself; without a manager there is nothing to do",
-				     daemon->config.pool);
 	if (daemon->spec.kind == OKV_PROVIDER_KMOD)
 		ret = omnikv_pool_open(daemon->config.pool, &config, &daemon->pool, err);
 	else

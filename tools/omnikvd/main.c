@@ -95,10 +95,11 @@ static int read_settings(const struct overrides *overrides, struct okv_daemon_co
 			complain(NULL, line);
 		}
 	}
-	if (!ret && !config->pool) {
-		complain(NULL, "no pool; write --pool SIZE, or pool = SIZE in the file of --config");
-		ret = -EINVAL;
-	}
+	if (ret)
+		return ret;
+	ret = okv_config_check(config, &err);
+	if (ret)
+		complain(NULL, err.text);
 	return ret;
 }
 
