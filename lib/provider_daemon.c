@@ -78,6 +78,19 @@ struct okv_conn *okv_daemon_client_conn(struct omnikv_client *client)
 	return client->pool->provider == &okv_provider_daemon ? daemon_client(client)->conn : NULL;
 }
 
+uint64_t okv_daemon_client_reserve(struct omnikv_client *base)
+{
+	struct daemon_client *client = daemon_client(base);
+	uint64_t nr;
+
+	if (base->pool->provider != &okv_provider_daemon)
+		return 0;
+	pthread_mutex_lock(&client->requests);
+	nr = client->stock.nr_granules;
+	pthread_mutex_unlock(&client->requests);
+	return nr;
+}
+
 /* ---- pools ------------------------------------------------------------------------------ */
 
 static int look(struct okv_conn *conn, struct okv_wire_attached *attached, int fds[OKV_WIRE_FDS_MAX],

@@ -13,6 +13,8 @@
 
 /** The connection that stands for @client, for requests of the manager; NULL: not a daemon's client. */
 struct okv_conn *okv_daemon_client_conn(struct omnikv_client *client);
+/** Granules of @client's private reserve: PRIVATE in the pool, and nobody's yet. 0: not a daemon's client. */
+uint64_t okv_daemon_client_reserve(struct omnikv_client *client);
 /**
  * okv_daemon_client_offer() - a request of the manager that seals these, or takes them over, is about to be sent
  *

@@ -13,6 +13,7 @@
 #include "manager/catalog.h"
 #include "manager/import.h"
 #include "option.h"
+#include "provider_daemon.h"
 #include "sequence.h"
 
 #define BROKEN(...) okv_error_set(err, -EUCLEAN, __VA_ARGS__)
@@ -190,6 +191,7 @@ static int okv_check_pool(struct omnikv_manager *manager, uint64_t used, struct 
 		return BROKEN("the pool has %llu bytes of META, the catalog %llu",
 			      (unsigned long long)info.state_bytes[OMNIKV_EXTENT_META],
 			      (unsigned long long)(okv_pool_catalog_granules(manager) * manager->granule_bytes));
+	used += okv_daemon_client_reserve(manager->client);
 	if (bytes != used * manager->granule_bytes)
 		return BROKEN("the pool has %llu bytes private and sealed, the manager knows of %llu",
 			      (unsigned long long)bytes, (unsigned long long)(used * manager->granule_bytes));
