@@ -421,7 +421,7 @@ int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namesp
 		      const struct omnikv_plan *plan, struct omnikv_space **space, struct omnikv_error *notice)
 {
 	struct omnikv_namespace full;
-	struct omnikv_space *new;
+	struct omnikv_space *new, *old;
 	struct okv_visit visit;
 	int ret;
 
@@ -449,13 +449,19 @@ int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namesp
 
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
-	for (struct omnikv_space *old = manager->spaces[okv_space_bucket(new->identity)]; old; old = old->next) {
-		if (memcmp(old->identity, new->identity, sizeof(old->identity)))
-			continue;
+	old = okv_space_find_locked(manager, new->identity);
+	/* One that is empty by now has no say. */
+	if (old && !old->nr_opens && !okv_plan_is_equal(&old->plan->plan, plan)) {
+		okv_space_sweep(manager);
+		old = okv_space_find_locked(manager, new->identity);
+	}
+	if (old) {
 		free(new);
 		if (!okv_plan_is_equal(&old->plan->plan, plan)) {
-			ret = okv_error_set(notice, -EINVAL, "scale: this namespace is open with %u, the plan has %u",
-					    old->plan->plan.scale, plan->scale);
+			ret = okv_error_set(notice, -EINVAL, "scale: blocks of this namespace are %s with scale %u, the plan has %u; "
+					    "take scale %u or another tenant, or drop them (omnikv_manager_reset(), or remove the "
+					    "pool's file)", old->nr_opens ? "in use" : "cached", old->plan->plan.scale,
+					    plan->scale, old->plan->plan.scale);
 			goto out;
 		}
 		okv_space_get_locked(old);
@@ -499,8 +505,10 @@ out:
 	okv_visit_leave(&visit);
 	if (!ret && okv_is_attached(manager)) {
 		ret = okv_import_space(*space, &full, notice);
-		if (ret)
+		if (ret) {
 			omnikv_space_close(*space);
+			*space = NULL;
+		}
 	}
 	return ret;
 }

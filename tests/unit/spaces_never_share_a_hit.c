@@ -255,7 +255,8 @@ static void what_does_not_fit_is_named(void **state)
 	*plan = world.plan;
 	plan->scale = 4;
 	assert_int_equal(omnikv_space_open(world.manager, &world.ns, plan, &space, &err), -EINVAL);
-	assert_string_equal(err.text, "scale: this namespace is open with 1, the plan has 4");
+	assert_string_equal(err.text, "scale: blocks of this namespace are in use with scale 1, the plan has 4; take scale 1 or another "
+			    "tenant, or drop them (omnikv_manager_reset(), or remove the pool's file)");
 
 	*plan = world.plan;
 	plan->groups[0].nr_granules = 17;
@@ -280,6 +281,31 @@ static void what_does_not_fit_is_named(void **state)
 	omnikv_space_close(NULL);
 	kv_world_close(&world);
 	free(layout);
+	free(plan);
+}
+
+/* A scale holds for as long as blocks of it are cached, and no longer. */
+static void another_scale_waits_for_the_last_block(void **state)
+{
+	struct omnikv_plan *plan = malloc(sizeof(*plan));
+	struct omnikv_space *space;
+	struct omnikv_error err;
+	struct kv_world world;
+
+	(void)state;
+	assert_non_null(plan);
+	kv_world_open(&world, KV_SHAPE_FULL, T, 16);
+	put_blocks(&world, NR);
+	omnikv_space_close(world.space);
+	*plan = world.plan;
+	plan->scale = 4;
+	assert_int_equal(omnikv_space_open(world.manager, &world.ns, plan, &space, &err), -EINVAL);
+	assert_non_null(strstr(err.text, "are cached with scale 1, the plan has 4; take scale 1 or another tenant, or drop them"));
+	assert_int_equal(omnikv_manager_reset(world.manager), NR / T);
+	assert_int_equal(omnikv_space_open(world.manager, &world.ns, plan, &space, &err), 0);
+	omnikv_space_close(space);
+	assert_int_equal(omnikv_space_open(world.manager, &world.ns, &world.plan, &world.space, NULL), 0);
+	kv_world_close(&world);
 	free(plan);
 }
 
@@ -324,6 +350,7 @@ int main(void)
 		cmocka_unit_test(raised_epoch_leaves_old_blocks_behind),
 		cmocka_unit_test(reset_keeps_what_is_leased),
 		cmocka_unit_test(what_does_not_fit_is_named),
+		cmocka_unit_test(another_scale_waits_for_the_last_block),
 		cmocka_unit_test(unused_namespaces_are_forgotten),
 	};
 
