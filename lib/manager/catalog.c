@@ -16,6 +16,7 @@
 
 #include "core/types.h"
 #include "crc32c.h"
+#include "error.h"
 #include "failpoint.h"
 #include "manager/catalog_shared.h"
 #include "manager/index_shared.h"
@@ -489,23 +490,27 @@ static int shelf_load(struct okv_pool_catalog *cat, struct okv_shelf *shelf, str
 	return 0;
 }
 
-/* Everything that the root leads to. -EBADMSG: nothing of it can be used. */
-static int catalog_load(struct okv_pool_catalog *cat, struct sealed *sealed)
+/* Everything that the root leads to. -EBADMSG: nothing of it can be used. @why: set where blocks are lost without count. */
+static int catalog_load(struct okv_pool_catalog *cat, struct sealed *sealed, const char **why)
 {
 	struct omnikv_manager *manager = cat->manager;
 	struct okv_shelf *shelf, *next;
 	int ret;
 
 	ret = spaces_load(cat);
+	if (ret == -EBADMSG)
+		*why = "the list of its namespaces is damaged";
 	if (ret)
 		return ret;
 	for (shelf = manager->shelves; shelf; shelf = next) {
 		next = shelf->next;
 		ret = shelf_load(cat, shelf, sealed);
-		if (ret == -EBADMSG)
+		if (ret == -EBADMSG) {
+			*why = "the index is damaged";
 			okv_space_unload_shelf(manager, shelf);
-		else if (ret)
+		} else if (ret) {
 			return ret;
+		}
 	}
 	/* An index without a namespace holds nothing. */
 	for (uint32_t slot = 0; slot < OKV_CATALOG_SHELVES_MAX; slot++) {
@@ -597,11 +602,26 @@ static void unload(struct omnikv_manager *manager)
 	}
 }
 
-int okv_pool_catalog_open(struct omnikv_manager *manager)
+/* One line where something that was cached is not there any more. */
+static void tell_lost(const struct omnikv_manager *manager, const char *why, struct omnikv_error *notice)
+{
+	const struct omnikv_manager_stats *stats = &manager->stats;
+
+	if (why)
+		okv_error_set(notice, 0, "what was cached is not usable (%s) and was given up: %llu extents freed, %llu blocks kept",
+			      why, (unsigned long long)stats->extents_freed, (unsigned long long)stats->blocks_recovered);
+	else if (stats->blocks_dropped)
+		okv_error_set(notice, 0, "%llu cached blocks failed a check and were given up: %llu extents freed, %llu blocks kept",
+			      (unsigned long long)stats->blocks_dropped, (unsigned long long)stats->extents_freed,
+			      (unsigned long long)stats->blocks_recovered);
+}
+
+int okv_pool_catalog_open(struct omnikv_manager *manager, struct omnikv_error *notice)
 {
 	struct omnikv_pool_info info = { .size = sizeof(info) };
 	struct sealed sealed = { 0 };
 	struct okv_pool_catalog *cat;
+	const char *why = NULL;
 	int ret;
 
 	ret = omnikv_pool_info(manager->pool, &info);
@@ -615,8 +635,10 @@ int okv_pool_catalog_open(struct omnikv_manager *manager)
 		goto err_free;
 	manager->catalog = cat;
 	cat->root = root_find(cat, info.instance);
+	if (!cat->root && sealed.nr)
+		why = "its root is not there, damaged, or of another version";
 	if (cat->root) {
-		ret = catalog_load(cat, &sealed);
+		ret = catalog_load(cat, &sealed, &why);
 		if (ret == -EBADMSG) {
 			/* Begin as if there had been none. */
 			uint64_t epoch = cat->root->epoch;
@@ -641,6 +663,7 @@ int okv_pool_catalog_open(struct omnikv_manager *manager)
 		goto err_unload;
 	(void)OKV_FAILPOINT("catalog.sealed_freed");
 	okv_meta_sweep(cat->meta);
+	tell_lost(manager, why, notice);
 	free(sealed.extents);
 	free(sealed.claimed);
 	return 0;

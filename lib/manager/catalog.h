@@ -18,9 +18,9 @@
  *
  * Blocks that pass every check are in shelves and spaces of @manager afterwards; each other extent that is
  * SEALED or META is given back to the pool. No byte of KV is copied or read. On an error the pool is as it was,
- * but for blocks that were dropped.
+ * but for blocks that were dropped. @notice: without an error, a line where something of what was cached could not be used.
  */
-int okv_pool_catalog_open(struct omnikv_manager *manager);
+int okv_pool_catalog_open(struct omnikv_manager *manager, struct omnikv_error *notice);
 /**
  * okv_pool_catalog_close() - the manager ends
  *

@@ -976,7 +976,7 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 	ret = okv_manager_new(client, &manager);
 	if (ret)
 		return ret;
-	ret = manager->pool->is_lasting ? okv_pool_catalog_open(manager) : okv_manager_clear(client);
+	ret = manager->pool->is_lasting ? okv_pool_catalog_open(manager, err) : okv_manager_clear(client);
 	if (ret)
 		goto err_free;
 	if (config->spill) {

@@ -25,6 +25,39 @@ def the_next_run_hits_everything():
         cli.clean(cli.replay("--workload", "chat", FAST, "--pool", "64M"), blocks_recovered=0, index_bytes=0)
 
 
+def what_is_given_up_is_said():
+    with cli.temporary() as top:
+        path = os.path.join(top, "pool")
+        args = ("--workload", "chat", FAST, "--pool", f"embedded:64M:{path}")
+        cached = cli.clean(cli.replay(*args))["blocks_committed"]
+        with open(path, "rb") as file:
+            good = file.read()
+        # The record of the extent that has the root, and one of the extents of blocks: records begin at 4096.
+        for at, words in ((4096, ("not usable", "root", f"{cached} extents freed, 0 blocks kept")),
+                          (8192, ("failed a check", "extents freed", "blocks kept"))):
+            with open(path, "wb") as file:
+                file.write(good[:at] + b"\xde\xad\xbe\xef" + good[at + 4:])
+            done = cli.replay(*args)
+            cli.clean(done)
+            for word in (path, *words):
+                if word not in done.err:
+                    raise AssertionError(f"no {word!r} in what was said\n{done}")
+        done = cli.replay(*args)
+        cli.clean(done, blocks_dropped=0)
+        cli.equal("given up" in done.err, False, "a line on a good file", done)
+
+
+def another_scale_is_refused_with_a_way_out():
+    with cli.temporary() as top:
+        args = ("--workload", "chat", FAST, "--pool", f"embedded:64M:{top}/pool")
+        cli.clean(cli.replay(*args))
+        done = cli.replay(*args, "--scale", 4)
+        for word in ("cached with scale 1, the plan has 4", "another tenant", "remove the pool's file"):
+            if word not in done.err:
+                raise AssertionError(f"no {word!r} in the message\n{done}")
+        cli.clean(cli.replay(*args, "--scale", 4, "--tenant", "other"))
+
+
 def killed_runs_leave_no_wrong_byte():
     with cli.temporary() as top:
         argv = [cli.OMNIKV, "replay", "--json", "--workload", "agent", FAST, "--model", "llama-3-8b", "--scale", "64",
@@ -55,4 +88,5 @@ def conversations_on_a_file():
               f"blocks recovered, {os.path.getsize(top + '/pool')} bytes of file")
 
 
-cli.main([the_next_run_hits_everything, killed_runs_leave_no_wrong_byte, conversations_on_a_file])
+cli.main([the_next_run_hits_everything, what_is_given_up_is_said, another_scale_is_refused_with_a_way_out,
+          killed_runs_leave_no_wrong_byte, conversations_on_a_file])

@@ -991,6 +991,8 @@ int okv_cmd_replay(int argc, char **argv)
 		args.replay.concurrency = 1;
 	ret = args.has_daemon ? okv_run_clients(&args, &result, &err) : okv_replay_run(&args.replay, &result, &err);
 	okv_progress_fini(&running.progress);
+	if (result.notice[0])
+		okv_note("--pool %s: %s", args.pool_spec, result.notice);
 	args.spill.size = sizeof(args.spill);
 	if (args.replay.spill)
 		omnikv_spill_stats(args.replay.spill, &args.spill);

@@ -813,6 +813,8 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 			ret = omnikv_manager_create(rp->client, &mc, &rp->manager, err);
 		if (ret)
 			return ret;
+		memcpy(rp->result->notice, err->text, sizeof(rp->result->notice));
+		err->text[0] = '\0';
 		ret = omnikv_space_open(rp->manager, &ns, rp->plan, &rp->space, &why);
 	}
 	if (ret && why.text[0])

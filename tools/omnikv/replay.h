@@ -110,6 +110,7 @@ struct okv_replay_result {
 	struct omnikv_device_info	device;
 	struct omnikv_pipe_stats	pipe;
 	char		first_wrong[256];	/* first difference in words; empty if none */
+	char		notice[256];	/* what of the pool's cache could not be used; empty if nothing */
 	char		check[256];		/* what the manager's check found; empty if nothing */
 };
 

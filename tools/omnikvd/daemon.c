@@ -228,6 +228,8 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 	}
 	manager.spill = daemon->spill;
 	ret = omnikv_manager_create(daemon->client, &manager, &daemon->manager, err);
+	if (!ret && err->text[0])
+		notice(daemon, err->text);
 	if (!ret)
 		daemon->manager->asks_victims = daemon->spec.kind == OKV_PROVIDER_KMOD;
 	return ret;

@@ -53,7 +53,9 @@ struct omnikv_manager_config {
  *
  * On a pool that lasts (a file, the module's, a daemon's) it has at once what an earlier manager cached, whether
  * that was closed or killed: namespaces, blocks, their checksums and their order of eviction. What of it fails a
- * check is dropped and counted, and what no block has is freed. On any other pool it begins empty.
+ * check is dropped and counted, and what no block has is freed; @err says so in a line, also where the manager was made,
+ * and is empty where all could be used. On any other pool it begins empty. The bytes of blocks are not read:
+ * struct omnikv_pipe_config's @verify compares them with their checksums when they are loaded.
  */
 OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
 				     struct omnikv_manager **manager, struct omnikv_error *err);

@@ -6,6 +6,7 @@ thread at a time.
 """
 
 import errno
+import warnings
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
@@ -42,7 +43,8 @@ class SpillStore(Handle):
 class Manager(Handle):
     """The memory manager over one pool: which blocks are cached, who leases them, which leave first.
 
-    Make one with ``omnikv.connect()``; the constructor is for a pool that this process manages itself.
+    Make one with ``omnikv.connect()``; the constructor is for a pool that this process manages itself. What an earlier
+    manager cached and this one cannot use is a RuntimeWarning.
     """
 
     def __init__(self, pool: Pool, *, eviction: Optional[str] = None, spill: Optional[SpillStore] = None):
@@ -55,6 +57,8 @@ class Manager(Handle):
         except BaseException:
             client.close()
             raise
+        if text_of(err):
+            warnings.warn(f"omnikv: {text_of(err)}", RuntimeWarning, stacklevel=3)
         super().__init__(out[0], lib.omnikv_manager_destroy, client, *([spill] if spill else []))
         self._owned: List[Handle] = [client]
 
