@@ -92,7 +92,7 @@ enum okv_wire_pool {
 	OKV_WIRE_POOL_KMOD,	/* the client opens the module's pool of this name by itself */
 };
 
-/** The client is the pool's manager; -EBUSY where the daemon is. */
+/** The client is the pool's manager; -EALREADY where the daemon is, -EBUSY where another client is. */
 #define OKV_WIRE_ATTACH_F_MANAGER	(1u << 0)
 /** For questions alone: no client of the pool comes of it, and no lease table. */
 #define OKV_WIRE_ATTACH_F_LOOK		(1u << 1)

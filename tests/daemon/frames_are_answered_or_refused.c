@@ -148,7 +148,7 @@ static void requests_that_mean_nothing_are_refused(void **state)
 	assert_int_equal(exchange(fd, header_of(OKV_WIRE_ATTACH, 8), &attach, 8), -EINVAL);
 	assert_int_equal(exchange(fd, header_of(OKV_WIRE_ALLOC, sizeof(alloc)), &alloc, sizeof(alloc)), -EBUSY);
 	attach = (struct okv_wire_attach){ .flags = OKV_WIRE_ATTACH_F_MANAGER };
-	assert_int_equal(exchange(fd, header_of(OKV_WIRE_ATTACH, 8), &attach, 8), -EBUSY);
+	assert_int_equal(exchange(fd, header_of(OKV_WIRE_ATTACH, 8), &attach, 8), -EALREADY);
 	attach = (struct okv_wire_attach){ .flags = OKV_WIRE_ATTACH_F_LOOK };
 	assert_int_equal(exchange(fd, header_of(OKV_WIRE_ATTACH, 8), &attach, 8), 0);
 	assert_int_equal(exchange(fd, header_of(OKV_WIRE_ATTACH, 8), &attach, 8), -EBUSY);

@@ -76,6 +76,11 @@ def test_what_a_killed_process_committed_is_found_by_the_next(daemon, chain):
             verify(seq, 0, 64)
 
 
+def test_the_daemons_own_manager_is_named(daemon):
+    with pytest.raises(omnikv.OmniKVError, match="the daemon manages this pool.*unix:SOCKET"):
+        omnikv.connect(f"daemon:{daemon.socket}")
+
+
 def test_rings_move_bytes_of_the_daemons_pool(daemon, chain):
     import numpy
     engine = numpy.arange(4 * 16 * 64, dtype=numpy.float32)

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "cmd.h"
+#include "error.h"
 #include "oracle.h"
 #include "replay.h"
 #include "turns.h"
@@ -809,6 +810,12 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 		ret = okv_attach(rp, &ns, &why, err);
 	} else {
 		ret = omnikv_client_open(config->pool, OMNIKV_CLIENT_F_MANAGER, &rp->client);
+		if (ret == -EALREADY)
+			return okv_error_set(err, ret, "the daemon manages this pool; attach to it with --daemon=SOCKET "
+					     "(unix:SOCKET in Python, omnikv_manager_attach() in C) instead of --pool daemon:SOCKET");
+		if (ret == -EBUSY)
+			return okv_error_set(err, ret, "another process manages this pool; end it, or, where it is an omnikvd, "
+					     "attach to it with --daemon=SOCKET");
 		if (!ret)
 			ret = omnikv_manager_create(rp->client, &mc, &rp->manager, err);
 		if (ret)

@@ -552,7 +552,8 @@ static int handle(struct okv_server *server, const struct okv_request *req, stru
 	if (ret)
 		return ret;
 	if (!daemon_of(server)->manager)
-		return okv_error_set(&reply->err, -EOPNOTSUPP, "this daemon does not manage the pool");
+		return okv_error_set(&reply->err, -EOPNOTSUPP, "this daemon does not manage the pool (--manager=no); manage it "
+				     "yourself with --pool daemon:SOCKET");
 	if (type >= sizeof(handlers) / sizeof(handlers[0]) || !handlers[type])
 		return -EOPNOTSUPP;
 	return handlers[type](server, req, reply);

@@ -197,6 +197,8 @@ static int handle_attach(struct okv_server *server, const struct okv_request *re
 		ret = okv_share_attach(daemon->pool, is_manager ? OMNIKV_CLIENT_F_MANAGER : 0, &attachment->client, &fds);
 	if (ret) {
 		free(attachment);
+		if (ret == -EBUSY && daemon->manager)
+			return okv_error_set(&reply->err, -EALREADY, "the daemon manages this pool; attach to its manager");
 		return okv_error_set(&reply->err, ret, ret == -EBUSY ? "the pool has a manager already" :
 				     "the daemon is short of memory or descriptors: %s", strerror(-ret));
 	}

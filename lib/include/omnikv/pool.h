@@ -95,7 +95,8 @@ OMNIKV_API int omnikv_size_parse(const char *text, uint64_t *bytes, struct omnik
  *
  * "daemon" is the pool of the omnikvd at SOCKET, or at the system's: of the module, which is opened as kmod:NAME
  * would be, or memory that the daemon shares. While the daemon is away allocation lives on a private reserve,
- * leases, windows and transfers go on, and the rest is -ENOTCONN; afterwards all goes on by itself.
+ * leases, windows and transfers go on, and the rest is -ENOTCONN; afterwards all goes on by itself. A manager of one's own
+ * such a pool can have only where omnikvd runs with --manager=no; else the daemon has it: omnikv_manager_attach().
  *
  * Return: 0, or -EINVAL (spec, size below one granule, unaligned granule), -ENOMEM
  * (memory or huge pages short), -EBUSY (FILE is open elsewhere; @err names the holder),
@@ -142,7 +143,10 @@ OMNIKV_API uint32_t omnikv_pool_granule_bytes(const struct omnikv_pool *pool);
 /** Address of an extent in the linear map. The name is not checked: hold a lease or own it. */
 OMNIKV_API void *omnikv_pool_addr(const struct omnikv_pool *pool, const struct omnikv_extent *ext);
 
-/** The client manages the pool: it may free SEALED extents and allocate META. One at a time (-EBUSY). */
+/**
+ * The client manages the pool: it may free SEALED extents and allocate META. One at a time (-EBUSY). -EALREADY: it is the
+ * pool of an omnikvd that manages it; omnikv_manager_attach() shares that cache.
+ */
 #define OMNIKV_CLIENT_F_MANAGER		(1u << 0)
 #define OMNIKV_CLIENT_F_ALL		0x1u
 

@@ -15,6 +15,9 @@ def connect(where: str, *, deadline_ms: int = 0, **options: Any) -> Manager:
         (``options``: those of ``Manager.attach()``).
     ``SIZE``, ``embedded:SIZE``, ``embedded:SIZE:FILE``, ``kmod:NAME``
         a pool that this process manages itself (``options``: those of ``Pool``).
+    ``daemon``, ``daemon:SOCKET``
+        likewise, the pool of an ``omnikvd --manager=no``. Of an omnikvd that manages its pool, as it does unless told
+        otherwise, this is an error: ``unix:SOCKET`` is meant.
     """
     if where.startswith("unix:"):
         return Manager.attach(where[len("unix:"):] or None, deadline_ms=deadline_ms, **options)

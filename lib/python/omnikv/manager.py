@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
 from .buffer import Buffer
-from .errors import DisconnectedError, InvalidError
+from .errors import DisconnectedError, InvalidError, error_for
 from .keys import KeysLike, as_keys, as_tail
 from .layout import Layout, Plan
 from .pool import Pool, PoolInfo, parse_size, pool_info
@@ -25,7 +25,11 @@ HASH_ALGORITHMS = {
 class _Client(Handle):
     def __init__(self, pool: Pool):
         out = ffi.new("struct omnikv_client **")
-        check(lib.omnikv_client_open(pool.pointer, lib.OMNIKV_CLIENT_F_MANAGER, out), "omnikv_client_open")
+        ret = lib.omnikv_client_open(pool.pointer, lib.OMNIKV_CLIENT_F_MANAGER, out)
+        if ret == -errno.EALREADY:
+            raise error_for(errno.EALREADY, "omnikv_client_open", "the daemon manages this pool; attach to it with "
+                            "omnikv.connect(\"unix:SOCKET\") instead of \"daemon:SOCKET\"")
+        check(ret, "omnikv_client_open")
         super().__init__(out[0], lib.omnikv_client_close, pool)
 
 
