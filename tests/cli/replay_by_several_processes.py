@@ -122,10 +122,16 @@ def begin(*args):
                 replay.kill()
 
 
+def are_at_work(status):
+    """Both have opened their namespaces: they have a reserve, and something is published."""
+    return sum(client["private_bytes"] > 0 for client in status["clients"]) == 2 and status["sealed_bytes"] > 0
+
+
 def a_daemon_that_ends_or_falls_silent_is_named():
     for sent, words in ((signal.SIGKILL, "ended, and no other came within 10 s"), (signal.SIGSTOP, "does not answer within 5 s")):
         with daemon() as (process, socket), begin(f"--daemon={socket}") as replay:
-            await_that(lambda s=socket: cli.run("status", "--socket", s).out.count("\n  pid ") == 2, "clients come")
+            await_that(lambda s=socket: are_at_work(cli.run("status", "--json", "--socket", s).json["daemon"]), "they work")
+            time.sleep(0.3)
             os.kill(process.pid, sent)
             out, err = replay.communicate(timeout=40)
             one_line(cli.Done(replay.args, replay.returncode, out.decode(), err.decode()), f"the daemon at {socket} {words}")
