@@ -32,6 +32,7 @@ struct okv_pool_catalog {
 	struct okv_index_allocator	mem;
 	struct okv_catalog_root		*root;		/* NULL: not yet */
 	struct okv_catalog_spaces	*spaces;	/* NULL: none yet */
+	uint32_t			nr_spaces;	/* that @spaces has room for */
 };
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -122,9 +123,9 @@ static int root_make(struct okv_pool_catalog *cat)
 static int spaces_grow(struct okv_pool_catalog *cat, uint32_t nr)
 {
 	struct okv_catalog_spaces *spaces, *old = cat->spaces;
-	uint32_t more = old ? old->nr : SPACES_MIN;
+	uint32_t nr_old = cat->nr_spaces, more = old ? nr_old : SPACES_MIN;
 
-	if (old && nr <= old->nr)
+	if (old && nr <= nr_old)
 		return 0;
 	while (more < nr)
 		more *= 2;
@@ -132,14 +133,15 @@ static int spaces_grow(struct okv_pool_catalog *cat, uint32_t nr)
 	if (!spaces)
 		return -ENOMEM;
 	if (old)
-		memcpy(spaces->spaces, old->spaces, old->nr * sizeof(old->spaces[0]));
+		memcpy(spaces->spaces, old->spaces, nr_old * sizeof(old->spaces[0]));
 	spaces->nr = more;
 	(void)OKV_FAILPOINT("catalog.spaces_filled");
 	OKV_ORDERED_STORE(&cat->root->spaces_off, off_of(cat, spaces));
 	(void)OKV_FAILPOINT("catalog.spaces_there");
 	cat->spaces = spaces;
+	cat->nr_spaces = more;
 	if (old)
-		okv_meta_free(cat->meta, old, spaces_bytes(old->nr));
+		okv_meta_free(cat->meta, old, spaces_bytes(nr_old));
 	return 0;
 }
 
@@ -219,7 +221,7 @@ void okv_pool_catalog_del(struct omnikv_manager *manager, const struct omnikv_sp
 {
 	struct okv_pool_catalog *cat = manager->catalog;
 
-	if (!cat || !cat->spaces || space->id >= cat->spaces->nr)
+	if (!cat || !cat->spaces || space->id >= cat->nr_spaces)
 		return;
 	OKV_ORDERED_STORE(&cat->spaces->spaces[space->id].is_used, 0);
 	(void)OKV_FAILPOINT("catalog.space_gone");
@@ -405,7 +407,7 @@ static int plan_load(const struct okv_pool_catalog *cat, uint64_t off, struct om
 /* A namespace is there again, closed. -EBADMSG: there is something wrong with it. */
 static int space_load(struct okv_pool_catalog *cat, uint32_t id)
 {
-	const struct okv_catalog_space *rec = &cat->spaces->spaces[id];
+	const struct okv_catalog_space copy = cat->spaces->spaces[id], *rec = &copy;
 	struct omnikv_manager *manager = cat->manager;
 	struct okv_space_record load = { .id = id, .match_flags = rec->match_flags, .catalog_off = rec->plan_off };
 	struct omnikv_plan *plan;
@@ -445,17 +447,20 @@ static int spaces_load(struct okv_pool_catalog *cat)
 {
 	uint64_t off = cat->root->spaces_off;
 	const struct okv_catalog_spaces *spaces;
+	uint32_t nr;
 	int ret = 0;
 
 	if (!off)
 		return 0;
 	spaces = okv_meta_peek(cat->meta, off, sizeof(*spaces));
-	if (!spaces || !spaces->nr || spaces->nr > OKV_INDEX_NS_MAX)
+	nr = spaces ? __atomic_load_n(&spaces->nr, __ATOMIC_RELAXED) : 0;
+	if (!nr || nr > OKV_INDEX_NS_MAX)
 		return -EBADMSG;
-	cat->spaces = okv_meta_claim(cat->meta, off, spaces_bytes(spaces->nr));
+	cat->spaces = okv_meta_claim(cat->meta, off, spaces_bytes(nr));
 	if (!cat->spaces)
 		return -EBADMSG;
-	for (uint32_t id = 0; id < cat->spaces->nr; id++) {
+	cat->nr_spaces = nr;
+	for (uint32_t id = 0; id < nr; id++) {
 		if (!cat->spaces->spaces[id].is_used)
 			continue;
 		ret = space_load(cat, id);
@@ -736,6 +741,11 @@ int okv_pool_catalog_raise_epoch(struct omnikv_manager *manager, uint64_t epoch)
 		return -EINVAL;
 	OKV_ORDERED_STORE(&cat->root->epoch, epoch);
 	return 0;
+}
+
+bool okv_pool_catalog_has(const struct omnikv_manager *manager, uint64_t granule)
+{
+	return manager->catalog && okv_meta_has(manager->catalog->meta, granule);
 }
 
 uint64_t okv_pool_catalog_granules(const struct omnikv_manager *manager)

@@ -49,6 +49,8 @@ uint64_t okv_pool_catalog_root_off(const struct omnikv_manager *manager);
 uint64_t okv_pool_catalog_epoch(const struct omnikv_manager *manager);
 /** -EOPNOTSUPP (no catalog), -ENOMEM, -EINVAL (not higher than it is). */
 int okv_pool_catalog_raise_epoch(struct omnikv_manager *manager, uint64_t epoch);
+/** Is @granule memory of the catalog or of an index? */
+bool okv_pool_catalog_has(const struct omnikv_manager *manager, uint64_t granule);
 /** META granules of the pool. */
 uint64_t okv_pool_catalog_granules(const struct omnikv_manager *manager);
 

@@ -68,8 +68,10 @@ static void take_off(struct okv_evict *ev, uint32_t id)
 static void list_sorted(struct okv_evict *ev, uint32_t id, uint32_t from)
 {
 	struct okv_evict_node *node = okv_evict_node(ev, id);
+	uint64_t nr_left = ev->listed.nr_nodes;
 
-	while (from != OKV_EVICT_NONE && okv_evict_node(ev, from)->tick < node->tick)
+	/* Links may be overwritten where others write to this memory; no list is longer than its count. */
+	while (from != OKV_EVICT_NONE && nr_left-- && okv_evict_node(ev, from)->tick < node->tick)
 		from = okv_evict_node(ev, from)->next;
 	list_insert(ev, &ev->listed, id, from);
 	node->state = OKV_EVICT_LISTED;

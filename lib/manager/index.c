@@ -23,6 +23,9 @@
 #include "fence.h"
 #include "manager/index_shared.h"
 
+/* Read once: what is checked is what is used, also where others may write to it. */
+#define OKV_READ_ONCE(what)	__atomic_load_n(&(what), __ATOMIC_RELAXED)
+
 #define HUGE_BYTES	(2u << 20)
 
 #define BUCKETS_MIN	16u
@@ -63,6 +66,7 @@ struct okv_index {
 	unsigned char			**records;
 	uint32_t			*pieces;	/* chunks that share the memory beginning here; 0: it began before */
 	struct okv_index_dir		*dir;
+	uint32_t			dir_max;	/* chunks that @dir has room for */
 	uint32_t			max_chunks;
 	uint32_t			nr_chunks;
 	uint32_t			nr_room;	/* entries that fit; only the last chunk may be short */
@@ -190,6 +194,20 @@ static inline void prefetch_group(const struct okv_index *ix, uint32_t id, uint3
 	prefetch((const char *)&g->generation - 1);
 }
 
+/* Where others may write to the pool's memory an id that was read from there can be anything. */
+static inline bool is_id(const struct okv_index *ix, uint32_t id)
+{
+	return id < ix->nr_ids;
+}
+
+/* OKV_ENTRY_NONE: none, or none that can be. */
+static inline uint32_t parent_of(const struct okv_index *ix, const struct okv_entry *e)
+{
+	uint32_t parent = e->parent;
+
+	return is_id(ix, parent) ? parent : OKV_ENTRY_NONE;
+}
+
 static bool is_live(const struct okv_index *ix, uint32_t id)
 {
 	return id < ix->nr_ids && entry_of(ix, id)->name != 0;
@@ -251,9 +269,11 @@ static struct okv_index_dir *dir_alloc(struct okv_index *ix, uint32_t max_chunks
 }
 
 /* @dir in place of the one there is, with @last (unless NULL) in place of its last chunk. */
-static void dir_replace(struct okv_index *ix, struct okv_index_dir *dir, const struct okv_chunk_ref *last)
+static void dir_replace(struct okv_index *ix, struct okv_index_dir *dir, uint32_t max_chunks,
+			const struct okv_chunk_ref *last)
 {
 	struct okv_index_dir *old = ix->dir;
+	uint32_t old_max = ix->dir_max;
 
 	dir->nr_chunks = ix->nr_chunks;
 	if (ix->nr_chunks)
@@ -267,8 +287,9 @@ static void dir_replace(struct okv_index *ix, struct okv_index_dir *dir, const s
 	(void)OKV_FAILPOINT("index.dir_switched");
 	tables_end(ix);
 	ix->dir = dir;
+	ix->dir_max = max_chunks;
 	if (old)
-		mem_free(ix, old, dir_bytes(old->max_chunks));
+		mem_free(ix, old, dir_bytes(old_max));
 }
 
 static int dir_grow(struct okv_index *ix, uint32_t nr)
@@ -281,12 +302,12 @@ static int dir_grow(struct okv_index *ix, uint32_t nr)
 		max = nr;
 	if (nr > ix->max_chunks)
 		ret = pointers_grow(ix, max);
-	if (ret || (ix->dir && nr <= ix->dir->max_chunks))
+	if (ret || nr <= ix->dir_max)
 		return ret;
 	dir = dir_alloc(ix, max);
 	if (!dir)
 		return -ENOMEM;
-	dir_replace(ix, dir, NULL);
+	dir_replace(ix, dir, max, NULL);
 	return 0;
 }
 
@@ -353,7 +374,7 @@ static int chunk_extend(struct okv_index *ix, uint32_t nr_entries)
 	ret = chunk_alloc(ix, nr_entries, &entries, &records);
 	if (ret)
 		return ret;
-	dir = dir_alloc(ix, ix->dir->max_chunks);
+	dir = dir_alloc(ix, ix->dir_max);
 	if (!dir) {
 		mem_free(ix, entries, (size_t)nr_entries * sizeof(struct okv_entry));
 		mem_free(ix, records, (size_t)nr_entries * ix->stride);
@@ -363,7 +384,7 @@ static int chunk_extend(struct okv_index *ix, uint32_t nr_entries)
 	memcpy(records, ix->records[at], (size_t)nr_old * ix->stride);
 	ref = (struct okv_chunk_ref){ .entries_off = mem_off(ix, entries), .records_off = mem_off(ix, records),
 				      .nr = nr_entries };
-	dir_replace(ix, dir, &ref);
+	dir_replace(ix, dir, ix->dir_max, &ref);
 	mem_free(ix, ix->entries[at], (size_t)nr_old * sizeof(struct okv_entry));
 	mem_free(ix, ix->records[at], (size_t)nr_old * ix->stride);
 	ix->entries[at] = entries;
@@ -458,9 +479,10 @@ static inline void bucket_end(struct okv_bucket *bucket)
 
 static void table_add(struct table *tab, uint32_t tag, uint32_t id)
 {
-	uint32_t at = tag >> tab->shift, empty;
+	uint32_t at = tag >> tab->shift, nr, empty;
 
-	for (;; at = (at + 1) & tab->mask) {
+	/* There is an empty one, but where others have written to the table. */
+	for (nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
 		struct okv_bucket *bucket = &tab->buckets[at];
 
 		empty = okv_slots_with(bucket->ids, 0);
@@ -516,7 +538,7 @@ static uint32_t table_find(struct okv_index *ix, const struct table *tab, uint32
 			uint32_t slot = bucket->ids[__builtin_ctz(found)];
 			const struct okv_entry *e;
 
-			if (slot == 0)
+			if (!is_id(ix, slot - 1))
 				continue;
 			e = entry_of(ix, slot - 1);
 			if (okv_entry_is(e, name, key))
@@ -538,7 +560,7 @@ static inline void table_prefetch_entry(const struct okv_index *ix, const struct
 	for (found = okv_slots_with(bucket->tags, tag); found; found &= found - 1) {
 		uint32_t slot = bucket->ids[__builtin_ctz(found)];
 
-		if (slot != 0)
+		if (is_id(ix, slot - 1))
 			prefetch(entry_of(ix, slot - 1));
 	}
 }
@@ -808,7 +830,7 @@ void okv_index_destroy(struct okv_index *ix)
 		mem_free(ix, ix->records[i], nr * ix->stride);
 	}
 	if (ix->dir)
-		mem_free(ix, ix->dir, dir_bytes(ix->dir->max_chunks));
+		mem_free(ix, ix->dir, dir_bytes(ix->dir_max));
 	table_fini(ix, &ix->tab);
 	table_fini(ix, &ix->old);
 	mem_free(ix, ix->head, sizeof(*ix->head));
@@ -855,19 +877,21 @@ static void tail_add(struct okv_index *ix, uint32_t id)
 
 	e->tail_prev = OKV_ENTRY_NONE;
 	e->tail_next = *head;
-	if (*head != OKV_ENTRY_NONE)
-		entry_of(ix, *head)->tail_prev = id;
+	if (is_id(ix, e->tail_next))
+		entry_of(ix, e->tail_next)->tail_prev = id;
 	*head = id;
 }
 
 static void tail_del(struct okv_index *ix, const struct okv_entry *e)
 {
-	if (e->tail_prev == OKV_ENTRY_NONE)
-		*tails_head(ix, okv_entry_ns(e), e->parent) = e->tail_next;
-	else
-		entry_of(ix, e->tail_prev)->tail_next = e->tail_next;
-	if (e->tail_next != OKV_ENTRY_NONE)
-		entry_of(ix, e->tail_next)->tail_prev = e->tail_prev;
+	uint32_t parent = parent_of(ix, e), ns = okv_entry_ns(e), prev = e->tail_prev, next = e->tail_next;
+
+	if (is_id(ix, prev))
+		entry_of(ix, prev)->tail_next = next;
+	else if (parent != OKV_ENTRY_NONE || ns < ix->nr_ns_tails)
+		*tails_head(ix, ns, parent) = next;
+	if (is_id(ix, next))
+		entry_of(ix, next)->tail_prev = prev;
 }
 
 static inline bool follows(const struct okv_group *up, const struct okv_group *g)
@@ -972,6 +996,9 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 	ret = table_reserve(ix);
 	if (ret)
 		return ret;
+	/* A list that leads to what is in use has been overwritten. */
+	if (ix->free_ids != OKV_ENTRY_NONE && entry_of(ix, ix->free_ids)->name)
+		ix->free_ids = OKV_ENTRY_NONE;
 	if (ix->free_ids == OKV_ENTRY_NONE && ix->nr_ids == ix->nr_room) {
 		ret = room_grow(ix);
 		if (ret)
@@ -981,7 +1008,7 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 	if (ix->free_ids != OKV_ENTRY_NONE) {
 		id = ix->free_ids;
 		e = entry_of(ix, id);
-		ix->free_ids = e->parent;
+		ix->free_ids = parent_of(ix, e);
 	} else {
 		id = ix->nr_ids++;
 		e = entry_of(ix, id);
@@ -1226,9 +1253,11 @@ static bool verify(const struct okv_index *ix, const struct omnikv_key *keys, co
 				i--;
 				continue;
 			}
-			prefetch(entry_of(ix, e->parent));
-			if (e->parent >= AHEAD)
-				prefetch(entry_of(ix, e->parent - AHEAD));
+			if (!is_id(ix, w->id))
+				return false;
+			prefetch(entry_of(ix, w->id));
+			if (w->id >= AHEAD)
+				prefetch(entry_of(ix, w->id - AHEAD));
 		}
 	}
 	return true;
@@ -1249,9 +1278,11 @@ void okv_index_match(struct okv_index *ix, uint32_t ns, const struct omnikv_key 
 
 void okv_index_usable(const struct okv_index *ix, uint32_t groups, struct okv_index_hit *hit)
 {
+	uint64_t nr_blocks = hit->nr_blocks;
 	uint32_t id = hit->entry;
 
-	while (id != OKV_ENTRY_NONE) {
+	/* No path is longer than its last block's position says. */
+	for (; nr_blocks && id != OKV_ENTRY_NONE; nr_blocks--) {
 		const struct okv_entry_record *rec = record_of(ix, id);
 		uint32_t wanted = groups, i;
 
@@ -1261,10 +1292,10 @@ void okv_index_usable(const struct okv_index *ix, uint32_t groups, struct okv_in
 		}
 		if (!wanted)
 			break;
-		id = entry_of(ix, id)->parent;
+		id = parent_of(ix, entry_of(ix, id));
 	}
-	hit->entry = id;
-	hit->nr_blocks = id == OKV_ENTRY_NONE ? 0 : entry_of(ix, id)->position + 1;
+	hit->entry = nr_blocks ? id : OKV_ENTRY_NONE;
+	hit->nr_blocks = id == OKV_ENTRY_NONE ? 0 : nr_blocks;
 }
 
 size_t okv_index_tails(const struct okv_index *ix, uint32_t ns, uint32_t parent, struct okv_index_tail *tails,
@@ -1473,7 +1504,7 @@ int okv_index_attach(struct okv_index *ix, uint32_t id, uint32_t group, const st
 		return -EEXIST;
 	e = entry_of(ix, id);
 	bucket = bucket_of(ix, e->tag, id);
-	group_set(ix, e->parent, group, &new, extent, crc32c);
+	group_set(ix, parent_of(ix, e), group, &new, extent, crc32c);
 	/* Absent until its length is there; a seal that does not count it yet says that it did not get so far. */
 	bucket_begin(bucket);
 	g->granule = new.granule;
@@ -1508,7 +1539,7 @@ void okv_index_touch(struct okv_index *ix, uint32_t id)
 	heat_add(e, 1);
 	/* What was dropped keeps its place at the head. */
 	if (!(e->name & OKV_ENTRY_F_DROPPED))
-		okv_evict_touch(&ix->order, id, e->parent);
+		okv_evict_touch(&ix->order, id, parent_of(ix, e));
 }
 
 int okv_index_pin(struct okv_index *ix, uint32_t id)
@@ -1549,7 +1580,7 @@ static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent 
 {
 	struct okv_entry *e = entry_of(ix, id);
 	const struct okv_entry_record *rec = record_of(ix, id);
-	uint32_t i, parent = e->parent;
+	uint32_t i, parent = parent_of(ix, e);
 
 	for (i = 0; i < ix->nr_groups; i++) {
 		extents[i].granule = rec->groups[i].granule;
@@ -1588,11 +1619,11 @@ static uint32_t fetch_victims(const struct okv_index *ix, uint32_t id)
 	uint32_t tags[PROBES], nr, i;
 
 	for (nr = 0; nr < PROBES; nr++) {
-		uint32_t next = entry_of(ix, id)->parent;
+		uint32_t next = parent_of(ix, entry_of(ix, id));
 
 		if (next == OKV_ENTRY_NONE || entry_of(ix, next)->nr_children != 1)
 			next = okv_evict_oldest(&ix->order);
-		if (next == OKV_EVICT_NONE)
+		if (!is_id(ix, next))
 			break;
 		id = next;
 		tags[nr] = entry_of(ix, id)->tag;
@@ -1620,8 +1651,8 @@ static void victim_set(const struct okv_index *ix, uint32_t id, struct okv_index
 	v->heat = entry_heat(e);
 	v->is_dropped = e->name & OKV_ENTRY_F_DROPPED;
 	memset(&v->parent, 0, sizeof(v->parent));
-	if (e->parent != OKV_ENTRY_NONE) {
-		const struct okv_entry *up = entry_of(ix, e->parent);
+	if (parent_of(ix, e) != OKV_ENTRY_NONE) {
+		const struct okv_entry *up = entry_of(ix, parent_of(ix, e));
 
 		memcpy(v->parent.bytes, up->key, sizeof(up->key));
 		v->parent.len = okv_entry_key_len(up);
@@ -1649,13 +1680,14 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 {
 	uint32_t ahead = OKV_ENTRY_NONE, nr_ahead = 0;
 	uint64_t nr_passes = ix->order.listed.nr_nodes;
+	uint64_t nr_steps = 4 * (uint64_t)ix->nr_ids + nr;	/* more than a sound order takes */
 	size_t done = 0;
 
-	while (done < nr) {
+	while (done < nr && nr_steps--) {
 		uint32_t id = okv_evict_oldest(&ix->order), parent;
 		uint64_t tick;
 
-		if (id == OKV_ENTRY_NONE)
+		if (!is_id(ix, id))
 			break;
 		if (!is_leaf(entry_of(ix, id))) {
 			okv_evict_pass_inner(&ix->order, id);
@@ -1669,7 +1701,7 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 		if (is_held(ix, id)) {
 			if (!nr_passes--)
 				break;
-			okv_evict_touch(&ix->order, id, entry_of(ix, id)->parent);
+			okv_evict_touch(&ix->order, id, parent_of(ix, entry_of(ix, id)));
 			continue;
 		}
 		/* Up the path as long as each parent is next in turn: it would take its child's place at the head. */
@@ -1684,7 +1716,7 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 			}
 			if (victims)
 				victim_set(ix, id, &victims[done]);
-			parent = e->parent;
+			parent = parent_of(ix, e);
 			remove_leaf(ix, id, extents + done * ix->nr_groups);
 			done++;
 			nr_ahead--;
@@ -1705,7 +1737,7 @@ int okv_index_remove(struct okv_index *ix, uint32_t id, struct omnikv_extent *ex
 		return -ESTALE;
 	if (!is_leaf(entry_of(ix, id)) || okv_evict_node(&ix->order, id)->nr_pins)
 		return -EBUSY;
-	okv_evict_del(&ix->order, id, entry_of(ix, id)->parent);
+	okv_evict_del(&ix->order, id, parent_of(ix, entry_of(ix, id)));
 	remove_leaf(ix, id, extents);
 	return 0;
 }
@@ -1713,13 +1745,24 @@ int okv_index_remove(struct okv_index *ix, uint32_t id, struct omnikv_extent *ex
 /* Is @root on the path to @id? Runs of the first group are stepped over. */
 static bool is_behind(const struct okv_index *ix, uint32_t id, uint32_t root, uint32_t position)
 {
-	for (;;) {
-		const struct okv_entry *e = entry_of(ix, id);
-		const struct okv_group *g = &record_of(ix, id)->groups[0];
+	uint32_t last = UINT32_MAX;
 
-		if (e->position <= position)
+	for (;;) {
+		const struct okv_entry *e;
+		const struct okv_group *g;
+		uint32_t at;
+
+		if (!is_id(ix, id))
+			return false;
+		e = entry_of(ix, id);
+		g = &record_of(ix, id)->groups[0];
+		at = e->position;
+		if (at <= position)
 			return id == root;
-		if (g->nr_granules && e->position - position >= g->run_blocks)
+		if (at >= last)
+			return false;
+		last = at;
+		if (g->nr_granules && at - position >= g->run_blocks)
 			id = g->run_parent;
 		else
 			id = e->parent;
@@ -1730,15 +1773,20 @@ static bool is_behind(const struct okv_index *ix, uint32_t id, uint32_t root, ui
 static int64_t drop_list(struct okv_index *ix, uint32_t head, uint32_t root, uint64_t *tick)
 {
 	uint32_t position = entry_of(ix, root)->position;
-	uint32_t leaf, id;
+	uint32_t leaf, id, nr_leaves = 0, last;
 	int64_t nr = 0;
 
-	for (leaf = head; leaf != OKV_EVICT_NONE; leaf = okv_evict_node(&ix->order, leaf)->next) {
+	for (leaf = head; is_id(ix, leaf) && nr_leaves++ < ix->nr_ids; leaf = okv_evict_node(&ix->order, leaf)->next) {
 		if (!is_leaf(entry_of(ix, leaf)) || !is_behind(ix, leaf, root, position))
 			continue;
-		for (id = leaf;; id = entry_of(ix, id)->parent) {
+		last = UINT32_MAX;
+		for (id = leaf; id != OKV_ENTRY_NONE; id = parent_of(ix, entry_of(ix, id))) {
 			struct okv_entry *e = entry_of(ix, id);
+			uint32_t at = e->position;
 
+			if (at < position || at >= last)
+				break;
+			last = at;
 			if (okv_evict_node(&ix->order, id)->tick > *tick)
 				*tick = okv_evict_node(&ix->order, id)->tick;
 			if (!(e->name & OKV_ENTRY_F_DROPPED)) {
@@ -1768,8 +1816,9 @@ int64_t okv_index_drop(struct okv_index *ix, uint32_t root)
 	nr = 1 + drop_list(ix, ix->order.listed.head, root, &tick);
 	nr += drop_list(ix, ix->order.parked.head, root, &tick);
 	ix->nr_dropped += (uint64_t)nr;
-	if (entry_of(ix, root)->parent != OKV_ENTRY_NONE)
-		okv_evict_inherit(&ix->order, entry_of(ix, root)->parent, tick);
+	id = parent_of(ix, entry_of(ix, root));
+	if (id != OKV_ENTRY_NONE)
+		okv_evict_inherit(&ix->order, id, tick);
 
 	/* Nodes that are OFF and dropped get their turn through a descendant: forget their uses too. */
 	for (id = 0; id < ix->nr_ids; id++) {
@@ -1842,11 +1891,14 @@ static bool entry_fits(struct okv_index *ix, uint32_t id, struct okv_index_recov
 	const struct okv_entry *e = entry_of(ix, id);
 	struct okv_entry_record *rec = record_of(ix, id);
 	struct omnikv_extent extents[OKV_INDEX_GROUPS_MAX];
-	uint32_t i;
+	uint32_t i, parent = e->parent;
 
-	if (e->parent != OKV_ENTRY_NONE) {
-		const struct okv_entry *up = entry_of(ix, e->parent);
+	if (parent != OKV_ENTRY_NONE) {
+		const struct okv_entry *up;
 
+		if (!is_id(ix, parent))
+			return false;
+		up = entry_of(ix, parent);
 		if (okv_entry_ns(up) != okv_entry_ns(e) || up->position + 1 != e->position || (up->name & OKV_ENTRY_F_PARTIAL))
 			return false;
 	}
@@ -1859,7 +1911,7 @@ static bool entry_fits(struct okv_index *ix, uint32_t id, struct okv_index_recov
 	if (!recovery->keep(recovery->opaque, okv_entry_ns(e), extents))
 		return false;
 	for (i = 0; i < ix->nr_groups; i++)
-		group_set(ix, e->parent, i, &rec->groups[i], &extents[i], rec->groups[i].crc32c);
+		group_set(ix, parent, i, &rec->groups[i], &extents[i], rec->groups[i].crc32c);
 	return true;
 }
 
@@ -1927,13 +1979,14 @@ static int relink(struct okv_index *ix)
 		return -ENOMEM;
 	for (id = 0; id < ix->nr_ids && !ret; id++) {
 		struct okv_entry *e = entry_of(ix, id);
+		uint32_t parent = parent_of(ix, e);
 
-		if (e->name == 0)
+		if (e->name == 0 || nr == ix->nr_entries)
 			continue;
-		if (e->parent != OKV_ENTRY_NONE)
-			entry_of(ix, e->parent)->nr_children++;
+		if (parent != OKV_ENTRY_NONE)
+			entry_of(ix, parent)->nr_children++;
 		if (e->name & OKV_ENTRY_F_PARTIAL) {
-			ret = e->parent == OKV_ENTRY_NONE ? ns_tails_grow(ix, okv_entry_ns(e)) : 0;
+			ret = parent == OKV_ENTRY_NONE ? ns_tails_grow(ix, okv_entry_ns(e)) : 0;
 			if (ret)
 				break;
 			tail_add(ix, id);
@@ -1956,54 +2009,63 @@ static int relink(struct okv_index *ix)
 static int chunks_claim(struct okv_index *ix)
 {
 	const struct okv_index_allocator *mem = &ix->mem;
-	const struct okv_index_dir *dir = mem->peek(mem->opaque, ix->head->dir_off, sizeof(*dir));
-	uint32_t i, max;
+	uint64_t dir_off = OKV_READ_ONCE(ix->head->dir_off);
+	const struct okv_index_dir *dir = mem->peek(mem->opaque, dir_off, sizeof(*dir));
+	uint32_t i, max, nr;
 	int ret;
 
-	if (!ix->head->dir_off)
+	if (!dir_off)
 		return 0;
-	if (!dir || dir->nr_chunks > dir->max_chunks || dir->max_chunks > OKV_CHUNKS_MAX || !dir->max_chunks)
+	if (!dir)
 		return -EBADMSG;
-	max = dir->max_chunks;
-	ix->dir = mem->claim(mem->opaque, ix->head->dir_off, dir_bytes(max));
+	max = OKV_READ_ONCE(dir->max_chunks);
+	nr = OKV_READ_ONCE(dir->nr_chunks);
+	if (nr > max || max > OKV_CHUNKS_MAX || !max)
+		return -EBADMSG;
+	ix->dir = mem->claim(mem->opaque, dir_off, dir_bytes(max));
 	if (!ix->dir)
 		return -EBADMSG;
+	ix->dir_max = max;
 	ix->mem_bytes += dir_bytes(max);
 	ret = pointers_grow(ix, max);
 	if (ret)
 		return ret;
-	for (i = 0; i < ix->dir->nr_chunks; i++) {
+	for (i = 0; i < nr; i++) {
 		const struct okv_chunk_ref *ref = &ix->dir->chunks[i];
+		uint32_t nr_here = OKV_READ_ONCE(ref->nr);
 
-		if (!ref->nr || ref->nr > OKV_CHUNK_ENTRIES || (ref->nr < OKV_CHUNK_ENTRIES && i + 1 < ix->dir->nr_chunks))
+		if (!nr_here || nr_here > OKV_CHUNK_ENTRIES || (nr_here < OKV_CHUNK_ENTRIES && i + 1 < nr))
 			return -EBADMSG;
-		ix->entries[i] = mem->claim(mem->opaque, ref->entries_off, ref->nr * sizeof(struct okv_entry));
+		ix->entries[i] = mem->claim(mem->opaque, OKV_READ_ONCE(ref->entries_off), nr_here * sizeof(struct okv_entry));
 		if (!ix->entries[i])
 			return -EBADMSG;
-		ix->records[i] = mem->claim(mem->opaque, ref->records_off, (size_t)ref->nr * ix->stride);
+		ix->records[i] = mem->claim(mem->opaque, OKV_READ_ONCE(ref->records_off), (size_t)nr_here * ix->stride);
 		if (!ix->records[i]) {
-			mem->free(mem->opaque, ix->entries[i], ref->nr * sizeof(struct okv_entry));
+			mem->free(mem->opaque, ix->entries[i], nr_here * sizeof(struct okv_entry));
 			return -EBADMSG;
 		}
-		ix->mem_bytes += ref->nr * (sizeof(struct okv_entry) + ix->stride);
+		ix->mem_bytes += nr_here * (sizeof(struct okv_entry) + ix->stride);
 		ix->pieces[i] = 1;
 		ix->nr_chunks++;
-		ix->nr_room += ref->nr;
+		ix->nr_room += nr_here;
 	}
-	ix->nr_ids = ix->head->nr_ids;
-	return ix->nr_ids <= ix->nr_room ? 0 : -EBADMSG;
+	i = OKV_READ_ONCE(ix->head->nr_ids);
+	if (i > ix->nr_room)
+		return -EBADMSG;
+	ix->nr_ids = i;
+	return 0;
 }
 
 /* An empty table, in the memory of the old one where that will do. */
 static int table_renew(struct okv_index *ix)
 {
-	const struct okv_table_ref *ref = &ix->head->tab;
-	uint32_t log2_buckets = table_log2_for(ix, ix->nr_room);
+	uint64_t off = OKV_READ_ONCE(ix->head->tab.off);
+	uint32_t there = OKV_READ_ONCE(ix->head->tab.log2_buckets), log2_buckets = table_log2_for(ix, ix->nr_room);
 	struct okv_bucket *buckets = NULL;
 
-	if (ref->off && ref->log2_buckets >= log2_buckets && ref->log2_buckets <= 31) {
-		log2_buckets = ref->log2_buckets;
-		buckets = ix->mem.claim(ix->mem.opaque, ref->off, table_bytes(log2_buckets));
+	if (off && there >= log2_buckets && there <= 31) {
+		log2_buckets = there;
+		buckets = ix->mem.claim(ix->mem.opaque, off, table_bytes(log2_buckets));
 	}
 	if (!buckets)
 		return table_init(ix, &ix->tab, log2_buckets);

@@ -100,6 +100,11 @@ void okv_visit_give(struct okv_visit *visit, const struct omnikv_extent *extent)
 {
 	if (!extent->nr_granules)
 		return;
+	/* No block lies in the memory of the index: the entry that says so was overwritten. */
+	if (okv_pool_catalog_has(visit->manager, extent->granule)) {
+		visit->manager->stats.extents_lost++;
+		return;
+	}
 	if (visit->nr_extents == OKV_VISIT_EXTENTS)
 		okv_visit_flush(visit);
 	visit->extents[visit->nr_extents++] = *extent;

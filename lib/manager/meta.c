@@ -287,6 +287,14 @@ void okv_meta_sweep(struct okv_meta *meta)
 	}
 }
 
+bool okv_meta_has(const struct okv_meta *meta, uint64_t granule)
+{
+	for (uint32_t i = 0; i < meta->nr_extents; i++)
+		if (granule - meta->extents[i].ext.granule < meta->extents[i].ext.nr_granules)
+			return true;
+	return false;
+}
+
 uint64_t okv_meta_granules(const struct okv_meta *meta)
 {
 	return meta->nr_granules;

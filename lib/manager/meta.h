@@ -9,6 +9,8 @@
 #ifndef OKV_META_H
 #define OKV_META_H
 
+#include <stdbool.h>
+
 #include <omnikv/pool.h>
 
 #define OKV_META_ALIGN	64u
@@ -42,6 +44,8 @@ void okv_meta_free(struct okv_meta *meta, void *mem, size_t bytes);
 void *okv_meta_claim(struct okv_meta *meta, uint64_t off, size_t bytes);
 /** The same without claiming it, and whether or not it is claimed. */
 const void *okv_meta_peek(const struct okv_meta *meta, uint64_t off, size_t bytes);
+/** Does @granule lie in an extent of META? */
+bool okv_meta_has(const struct okv_meta *meta, uint64_t granule);
 /** All is claimed that ever will be: extents without pieces go back to the pool. */
 void okv_meta_sweep(struct okv_meta *meta);
 

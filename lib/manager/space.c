@@ -209,7 +209,7 @@ static void okv_space_count(const struct omnikv_manager *manager, uint64_t *nr_b
 	memset(nr_blocks, 0, manager->nr_ids * sizeof(*nr_blocks));
 	for (struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next)
 		for (uint32_t id = 0; id < okv_index_nr_ids(shelf->index); id++)
-			if (!okv_index_get(shelf->index, id, &info))
+			if (!okv_index_get(shelf->index, id, &info) && info.ns < manager->nr_ids)
 				nr_blocks[info.ns]++;
 }
 

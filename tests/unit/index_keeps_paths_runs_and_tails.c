@@ -10,10 +10,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "manager/index.h"
+#include "manager/index_shared.h"
 
 #define T 16u
 
@@ -607,6 +609,79 @@ static void growth_may_evict_from_the_index(void **state)
 	free(pool.base);
 }
 
+static struct okv_entry *shared_entry(const struct full_pool *pool, const struct okv_index *ix, uint32_t id)
+{
+	const struct okv_index_head *head = (const void *)(pool->base + okv_index_off(ix));
+	const struct okv_index_dir *dir = (const void *)(pool->base + head->dir_off);
+
+	return (struct okv_entry *)(pool->base + dir->chunks[0].entries_off) + id;
+}
+
+/* Others may write to a pool's memory: ids there lead nowhere, or round in a circle. */
+static void overwritten_ids_end_a_walk(void **state)
+{
+	struct full_pool pool = { .base = aligned_alloc(64, 1 << 20), .used = 64 };
+	struct okv_index_allocator mem = { .alloc = evicting_alloc, .free = keep_mem, .opaque = &pool, .base = pool.base,
+					   .claim = claim_nothing };
+	struct okv_index_config config = { .nr_groups = 2, .optional_groups = 2, .block_tokens = T, .seed = "overwritten",
+					   .allocator = &mem };
+	struct omnikv_extent extents[2] = { { 0, 1, 2 } }, out[2];
+	struct okv_index_block block = { .ns = 7, .parent = OKV_ENTRY_NONE, .nr_tokens = T, .extents = extents,
+					 .crc32c = (uint32_t[2]){ 0 } };
+	struct okv_index_head *head;
+	struct okv_bucket *buckets;
+	struct okv_index_hit hit;
+	struct omnikv_key key;
+	uint32_t ids[6], i, k;
+	struct okv_index *ix;
+
+	(void)state;
+	assert_non_null(pool.base);
+	assert_int_equal(okv_index_create(&config, &ix), 0);
+	assert_int_equal(okv_index_reserve(ix, 32), 0);
+	for (i = 0; i < 6; i++) {
+		key = key_of(100 + i);
+		block.key = &key;
+		block.position = i;
+		assert_int_equal(okv_index_insert(ix, &block, &ids[i]), 0);
+		block.parent = ids[i];
+	}
+
+	/* The free list leads out of the index. */
+	assert_int_equal(okv_index_remove(ix, ids[5], out), 0);
+	shared_entry(&pool, ix, ids[5])->parent = 0x7fffff00;
+	block.parent = OKV_ENTRY_NONE;
+	block.position = 0;
+	for (i = 0; i < 2; i++) {
+		key = key_of(200 + i);
+		assert_int_equal(okv_index_insert(ix, &block, &ids[5]), 0);
+	}
+
+	/* A block is its own parent. */
+	shared_entry(&pool, ix, ids[4])->parent = ids[4];
+	hit = (struct okv_index_hit){ .nr_blocks = 5, .entry = ids[4] };
+	alarm(20);
+	okv_index_usable(ix, 2, &hit);
+	assert_int_equal(hit.nr_blocks, 0);
+	assert_int_equal(hit.entry, OKV_ENTRY_NONE);
+	assert_true(okv_index_drop(ix, ids[2]) > 0);
+	alarm(0);
+
+	/* So does the path, and every slot of the table. */
+	shared_entry(&pool, ix, ids[1])->parent = 0x7fffff00;
+	assert_int_equal(hits(ix, 7, 100, 2, NULL), 1);
+	head = (struct okv_index_head *)(pool.base + okv_index_off(ix));
+	buckets = (struct okv_bucket *)(pool.base + head->tab.off);
+	for (i = 0; i < 1u << head->tab.log2_buckets; i++)
+		for (k = 0; k < OKV_BUCKET_SLOTS; k++)
+			if (buckets[i].ids[k])
+				buckets[i].ids[k] = 0x7fffff00;
+	key = key_of(100);
+	assert_int_equal(okv_index_find(ix, 7, &key), OKV_ENTRY_NONE);
+	okv_index_leave(ix);
+	free(pool.base);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -623,6 +698,7 @@ int main(void)
 		cmocka_unit_test(heat_counts_uses_of_blocks),
 		cmocka_unit_test(path_stops_at_the_first_refusal),
 		cmocka_unit_test(growth_may_evict_from_the_index),
+		cmocka_unit_test(overwritten_ids_end_a_walk),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
