@@ -578,9 +578,12 @@ static bool copy_block(const struct look *look, uint32_t id, uint32_t position, 
 	    okv_entry_key_len(&e) > OMNIKV_KEY_BYTES_MAX)
 		return false;
 	for (g = 0; g < look->nr_groups; g++) {
+		/* The length first: where it is there, so is the rest, which is added before it and without a new version. */
+		uint32_t nr_there = __atomic_load_n(&rec->groups[g].nr_granules, __ATOMIC_ACQUIRE);
 		struct okv_group group;
 
 		memcpy(&group, &rec->groups[g], sizeof(group));
+		group.nr_granules = nr_there;
 		extents[g] = (struct omnikv_extent){ 0 };
 		if (crc32c)
 			crc32c[g] = group.crc32c;
