@@ -567,6 +567,14 @@ static struct okv_catalog_root *root_find(struct okv_pool_catalog *cat, const ui
 	return NULL;
 }
 
+/* It leads nowhere any more. */
+static void root_clear(struct okv_catalog_root *root)
+{
+	OKV_ORDERED_STORE(&root->spaces_off, 0);
+	for (uint32_t slot = 0; slot < OKV_CATALOG_SHELVES_MAX; slot++)
+		OKV_ORDERED_STORE(&root->shelves[slot], 0);
+}
+
 static void catalog_free(struct okv_pool_catalog *cat)
 {
 	okv_meta_close(cat->meta);
@@ -645,9 +653,7 @@ int okv_pool_catalog_open(struct omnikv_manager *manager, struct omnikv_error *n
 	if (cat->root) {
 		ret = catalog_load(cat, &sealed, &why);
 		if (ret == -EBADMSG) {
-			/* Begin as if there had been none. */
-			uint64_t epoch = cat->root->epoch;
-
+			/* Begin as if there had been none; but the root stays where it is, and with it the epoch. */
 			unload(manager);
 			catalog_free(cat);
 			memset(sealed.claimed, 0, (sealed.nr / 64 + 1) * sizeof(*sealed.claimed));
@@ -655,9 +661,12 @@ int okv_pool_catalog_open(struct omnikv_manager *manager, struct omnikv_error *n
 			ret = catalog_new(manager, &cat);
 			if (ret)
 				goto err_list;
-			okv_meta_sweep(cat->meta);
 			manager->catalog = cat;
-			ret = epoch ? okv_pool_catalog_raise_epoch(manager, epoch) : 0;
+			cat->root = root_find(cat, info.instance);
+			if (cat->root)
+				root_clear(cat->root);
+			okv_meta_sweep(cat->meta);
+			(void)OKV_FAILPOINT("catalog.renewed");
 		}
 		if (ret)
 			goto err_unload;

@@ -592,6 +592,40 @@ static void one_damaged_index_leaves_the_others(void **state)
 	unlink(path);
 }
 
+/* Whatever it leads to: the root keeps its place and the epoch, also when the one that begins anew is killed. */
+static void a_damaged_catalog_keeps_its_epoch(void **state)
+{
+	struct omnikv_client *client;
+	struct okv_catalog_root *root;
+	struct omnikv_pool *pool;
+	struct kv_world world;
+	uint64_t root_off;
+
+	(void)state;
+	pool_begin("1M");
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	assert_int_equal(omnikv_manager_raise_epoch(world.manager), 1);
+	assert_true(tell(&world, 0, 4 * T, T, false));
+	root_off = okv_pool_catalog_root_off(world.manager);
+	kv_world_leave(&world);
+
+	assert_int_equal(omnikv_pool_open(spec, NULL, &pool, NULL), 0);
+	assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &client), 0);
+	root = (struct okv_catalog_root *)((char *)omnikv_pool_base(pool) + root_off);
+	root->spaces_off = 1;
+	omnikv_client_close(client);
+	omnikv_pool_close(pool);
+
+	recover_and_die(KV_SHAPE_FULL, "catalog.renewed");
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	kv_world_check(&world);
+	assert_int_equal(hear(&world, 0, 4 * T, false), 0);
+	assert_int_equal(okv_pool_catalog_epoch(world.manager), 1);
+	assert_true(tell(&world, 0, 4 * T, T, false));
+	kv_world_leave(&world);
+	unlink(path);
+}
+
 /* What the index takes of a pool, at its fullest: blocks of one granule; the second size is one at which its table is largest. */
 static void at_most_128_bytes_a_block(void **state)
 {
@@ -662,6 +696,7 @@ int main(void)
 		cmocka_unit_test(what_is_damaged_is_dropped_and_nothing_is_guessed),
 		cmocka_unit_test(blocks_whose_extents_are_gone_are_dropped),
 		cmocka_unit_test(one_damaged_index_leaves_the_others),
+		cmocka_unit_test(a_damaged_catalog_keeps_its_epoch),
 		cmocka_unit_test(at_most_128_bytes_a_block),
 		cmocka_unit_test(an_index_that_cannot_grow_lets_blocks_go),
 	};
