@@ -386,21 +386,32 @@ static int plan_load(const struct okv_pool_catalog *cat, uint64_t off, struct om
 {
 	struct omnikv_plan_config config = { .size = sizeof(config), .granule_bytes = cat->manager->granule_bytes };
 	const struct okv_catalog_plan *shared = okv_meta_peek(cat->meta, off, sizeof(*shared));
+	uint32_t nr_bytes = shared ? __atomic_load_n(&shared->nr_bytes, __ATOMIC_RELAXED) : 0;
+	struct okv_catalog_plan *copy;
 	struct omnikv_layout *layout;
-	int ret;
+	int ret = -EBADMSG;
 
-	if (!shared || shared->nr_bytes > OMNIKV_LAYOUT_JSON_MAX ||
-	    !okv_meta_peek(cat->meta, off, sizeof(*shared) + shared->nr_bytes) || shared->crc != plan_crc(shared))
+	if (!shared || nr_bytes > OMNIKV_LAYOUT_JSON_MAX || !okv_meta_peek(cat->meta, off, sizeof(*shared) + nr_bytes))
 		return -EBADMSG;
+	/* What is checked is what is used, also where others may write to it. */
 	layout = malloc(sizeof(*layout));
-	if (!layout)
+	copy = malloc(sizeof(*copy) + nr_bytes);
+	if (!layout || !copy) {
+		free(layout);
+		free(copy);
 		return -ENOMEM;
-	config.block_tokens = shared->block_tokens;
-	config.scale = shared->scale;
-	ret = omnikv_layout_parse(shared->text, shared->nr_bytes, layout, NULL);
-	if (!ret)
-		ret = omnikv_plan_make(layout, &config, plan, NULL);
+	}
+	memcpy(copy, shared, sizeof(*copy) + nr_bytes);
+	copy->nr_bytes = nr_bytes;
+	if (copy->crc == plan_crc(copy)) {
+		config.block_tokens = copy->block_tokens;
+		config.scale = copy->scale;
+		ret = omnikv_layout_parse(copy->text, nr_bytes, layout, NULL);
+		if (!ret)
+			ret = omnikv_plan_make(layout, &config, plan, NULL);
+	}
 	free(layout);
+	free(copy);
 	return !ret || ret == -ENOMEM ? ret : -EBADMSG;
 }
 

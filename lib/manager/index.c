@@ -2077,9 +2077,13 @@ static int table_renew(struct okv_index *ix)
 
 static int head_claim(struct okv_index *ix, const struct okv_index_config *config, uint64_t head_off)
 {
-	const struct okv_index_head *head = ix->mem.peek(ix->mem.opaque, head_off, sizeof(*head));
+	const struct okv_index_head *shared = ix->mem.peek(ix->mem.opaque, head_off, sizeof(*shared));
+	struct okv_index_head copy, *head = &copy;
 
-	if (!head || head->magic != OKV_INDEX_MAGIC || head->version != OKV_INDEX_VERSION ||
+	if (!shared)
+		return -EBADMSG;
+	memcpy(head, shared, sizeof(*head));
+	if (head->magic != OKV_INDEX_MAGIC || head->version != OKV_INDEX_VERSION ||
 	    head->crc != okv_crc32c(head, offsetof(struct okv_index_head, crc)) || head->nr_groups != config->nr_groups ||
 	    head->optional_groups != config->optional_groups || head->block_tokens != config->block_tokens ||
 	    head->stride != ix->stride)
