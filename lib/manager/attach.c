@@ -602,9 +602,9 @@ static int attached_publish(struct okv_authority *auth, void *opaque, const stru
 }
 
 static int attached_attach(struct okv_authority *auth, void *opaque, const struct omnikv_key *key, uint32_t group,
-			   const struct omnikv_extent *extent, uint32_t crc)
+			   const struct omnikv_extent *extent, uint32_t crc, uint32_t epoch)
 {
-	struct okv_wire_state state = { .extent = *extent, .group = group, .crc = crc, .key = *key };
+	struct okv_wire_state state = { .extent = *extent, .group = group, .crc = crc, .key = *key, .epoch = epoch };
 	struct okv_call frame = { .type = OKV_WIRE_STATE, .req = &state, .req_bytes = sizeof(state) };
 	struct attached *at = attached_of(auth);
 	struct remote *remote = opaque;
@@ -713,7 +713,7 @@ static int64_t attached_prefetch(struct okv_authority *auth, void *opaque, const
 	return call_about(attached_of(auth), opaque, &prefetch.space, &frame);
 }
 
-static int attached_join(struct okv_authority *auth, void *opaque, const struct omnikv_join *join)
+static int attached_join(struct okv_authority *auth, void *opaque, const struct omnikv_join *join, uint32_t epoch)
 {
 	uint32_t nr = __builtin_popcount(join->groups);
 	struct {
@@ -723,6 +723,7 @@ static int attached_join(struct okv_authority *auth, void *opaque, const struct 
 		.join = {
 			.position = join->position, .nr_tokens = join->nr_tokens, .part = join->part,
 			.nr_parts = join->nr_parts, .groups = join->groups, .timeout_ms = join->timeout_ms, .key = *join->key,
+			.epoch = epoch,
 		},
 	};
 	struct okv_call frame = {

@@ -93,7 +93,7 @@ struct okv_use {
  *              -ESTALE: the parent is not there (any more). -EINVAL, -ENOMEM
  * @attach:     add the state of @group (PRIVATE) to a block that lacks it: SEALED, the authority's and leased
  *              afterwards. -ENODATA: the extent is no longer the caller's, and not leased. -EEXIST: there is one,
- *              this and other errors leave the extent as it was. Inside a visit
+ *              this and other errors leave the extent as it was. -ESTALE: also where @epoch is over. Inside a visit
  * @is_idle:    no transfer of this client is on an extent of its own. Inside a visit
  * @use:        tell of a lookup; may be dropped
  * @distrust:   the bytes of the block @key are not those that were committed
@@ -103,7 +103,7 @@ struct okv_use {
  * @stats:      of the authority; @stats is of the library's own size
  * @promise:    these blocks are being computed here, for so long; 0: not any more. NULL: -EOPNOTSUPP
  * @prefetch:   bring back from the spill store what it has of a prefix; how many of its blocks are in memory then
- * @join:       one part of a block; NULL: -EOPNOTSUPP
+ * @join:       one part of a block; -ESTALE: also where @epoch is over. NULL: -EOPNOTSUPP
  * @epoch:      everything that is cached is of an older one from now on; the new one. NULL: -EOPNOTSUPP
  * @epoch_now:  the epoch as it is; @known where nobody can tell. No request
  * @wait:       1: the block is cached; 0: nobody computes it; -ETIME. NULL: -EOPNOTSUPP
@@ -117,7 +117,7 @@ struct okv_authority_ops {
 		    const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found);
 	int (*publish)(struct okv_authority *auth, void *remote, const struct okv_publication *pub);
 	int (*attach)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t group,
-		      const struct omnikv_extent *extent, uint32_t crc);
+		      const struct omnikv_extent *extent, uint32_t crc, uint32_t epoch);
 	bool (*is_idle)(struct okv_authority *auth, const struct omnikv_extent *extent);
 	void (*use)(struct okv_authority *auth, void *remote, const struct okv_use *use);
 	void (*distrust)(struct okv_authority *auth, void *remote, const struct omnikv_key *key);
@@ -129,7 +129,7 @@ struct okv_authority_ops {
 		       uint32_t timeout_ms);
 	int (*wait)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t timeout_ms);
 	int64_t (*prefetch)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys);
-	int (*join)(struct okv_authority *auth, void *remote, const struct omnikv_join *join);
+	int (*join)(struct okv_authority *auth, void *remote, const struct omnikv_join *join, uint32_t epoch);
 	int64_t (*epoch)(struct okv_authority *auth);
 	uint64_t (*epoch_now)(struct okv_authority *auth, void *remote, uint64_t known);
 	void (*destroy)(struct okv_authority *auth);

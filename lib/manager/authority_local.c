@@ -68,9 +68,11 @@ static int local_publish(struct okv_authority *auth, void *remote, const struct 
 }
 
 static int local_attach(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t group,
-			const struct omnikv_extent *extent, uint32_t crc)
+			const struct omnikv_extent *extent, uint32_t crc, uint32_t epoch)
 {
-	return is_gone(auth) ? -ENOTCONN : okv_session_attach(remote, auth->client, false, key, group, extent, crc);
+	if (is_gone(auth))
+		return -ENOTCONN;
+	return okv_session_attach(remote, auth->client, false, key, group, extent, crc, epoch);
 }
 
 static bool local_is_idle(struct okv_authority *auth, const struct omnikv_extent *extent)

@@ -104,7 +104,7 @@ static int check_join(const struct okv_wire_join *join, size_t len)
 	if (!join->nr_parts || join->nr_parts > OMNIKV_GROUPS_MAX || join->part >= join->nr_parts || !nr ||
 	    join->groups >> OMNIKV_GROUPS_MAX || !join->nr_tokens || !join->timeout_ms ||
 	    join->timeout_ms > OKV_WIRE_WAIT_MS_MAX || !is_key(&join->key) || !is_key_or_none(&join->parent) ||
-	    (join->parent.len != 0) != (join->position != 0))
+	    (join->parent.len != 0) != (join->position != 0) || join->reserved)
 		return -EINVAL;
 	return len - sizeof(*join) == nr * (sizeof(struct omnikv_extent) + sizeof(uint32_t)) ? 0 : -EPROTO;
 }
@@ -125,7 +125,7 @@ static int check_fields(uint32_t type, const void *payload, size_t len)
 	case OKV_WIRE_PUBLISH:
 		return check_publish(payload, len);
 	case OKV_WIRE_STATE:
-		return state->reserved || !is_key(&state->key) ? -EINVAL : 0;
+		return is_key(&state->key) ? 0 : -EINVAL;
 	case OKV_WIRE_USE:
 		return check_uses(payload, len);
 	case OKV_WIRE_DISTRUST:

@@ -115,7 +115,7 @@ struct okv_wire_state {
 	uint32_t		group;
 	uint32_t		crc;
 	struct omnikv_key	key;
-	uint32_t		reserved;
+	uint32_t		epoch;
 };
 
 struct okv_wire_use {
@@ -175,6 +175,8 @@ struct okv_wire_join {
 	uint32_t		timeout_ms;
 	struct omnikv_key	parent;
 	struct omnikv_key	key;
+	uint32_t		epoch;
+	uint32_t		reserved;
 };
 
 struct okv_wire_prefetch {
@@ -193,7 +195,7 @@ _Static_assert(sizeof(struct okv_wire_state) == 72, "no padding");
 _Static_assert(sizeof(struct okv_wire_use) == 80, "no padding");
 _Static_assert(sizeof(struct okv_wire_distrust) == 48, "no padding");
 _Static_assert(sizeof(struct okv_wire_wait) == 72, "no padding");
-_Static_assert(sizeof(struct okv_wire_join) == 104, "no padding");
+_Static_assert(sizeof(struct okv_wire_join) == 112, "no padding");
 _Static_assert(sizeof(struct okv_wire_publish) + (OKV_AUTHORITY_BLOCKS + 1) * sizeof(struct omnikv_key) +
 	       OKV_AUTHORITY_BLOCKS * OMNIKV_GROUPS_MAX * (sizeof(struct omnikv_extent) + 4) <=
 	       OKV_WIRE_FRAME_MAX - sizeof(struct okv_wire_header), "a leaf fits into a frame");

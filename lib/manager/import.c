@@ -234,8 +234,12 @@ int okv_import_attach(struct omnikv_space *space, uint32_t entry, uint32_t group
 	if (!space->remote || okv_shelf_is_owned(space->shelf, entry))
 		return -EBUSY;
 	ret = okv_index_get(space->shelf->index, entry, &info);
+	/* Of an older epoch: the authority's block of this key, where there is one, is another. */
+	if (!ret && info.is_dropped)
+		ret = -ESTALE;
 	if (!ret)
-		ret = auth->ops->attach(auth, space->remote, &info.key, group, extent, crc);
+		ret = auth->ops->attach(auth, space->remote, &info.key, group, extent, crc,
+					(uint32_t)space->manager->imports->epoch);
 	if (ret)
 		return ret;
 	ret = okv_index_attach(space->shelf->index, entry, group, extent, crc);
@@ -661,7 +665,7 @@ int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *
 	struct okv_imports *imports = space->manager->imports;
 	struct okv_visit visit;
 	void *remote = NULL;
-	bool is_open;
+	bool is_open, has_epoch;
 	int ret;
 
 	if (!imports)
@@ -680,7 +684,11 @@ int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *
 		space->remote = remote;
 		remote = NULL;
 	}
+	has_epoch = imports->has_epoch;
 	okv_visit_leave(&visit);
+	/* What is joined may come before any lookup, which would tell. */
+	if (!has_epoch)
+		import_renew(space);
 	if (remote)
 		imports->auth->ops->space_close(imports->auth, remote);
 	return 0;
@@ -735,6 +743,8 @@ int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *joi
 {
 	struct okv_authority *auth;
 	struct omnikv_join full;
+	struct okv_visit visit;
+	uint32_t epoch;
 	int ret;
 
 	if (!space || !join)
@@ -752,7 +762,15 @@ int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *joi
 	for (int i = 0; i < __builtin_popcount(full.groups); i++)
 		if (!auth->ops->is_idle(auth, &full.extents[i]))
 			return -EBUSY;
-	return auth->ops->join(auth, space->remote, &full);
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	epoch = (uint32_t)space->manager->imports->epoch;
+	okv_visit_leave(&visit);
+	ret = auth->ops->join(auth, space->remote, &full, epoch);
+	/* Who only joins would not hear of a new epoch otherwise. */
+	if (ret == -ESTALE)
+		import_renew(space);
+	return ret;
 }
 
 int64_t omnikv_space_prefetch(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys)

@@ -23,6 +23,7 @@ struct joining {
 	uint32_t		parts;		/* bit per part that is there */
 	uint32_t		groups;		/* bit per group that is there */
 	uint64_t		until_ns;
+	uint32_t		epoch;
 	uint64_t		owners[OMNIKV_GROUPS_MAX];	/* of each part */
 	struct omnikv_extent	extents[OMNIKV_GROUPS_MAX];
 	uint32_t		crcs[OMNIKV_GROUPS_MAX];
@@ -113,8 +114,9 @@ static bool fits(const struct joining *joining, const struct okv_join_part *part
 {
 	static const struct omnikv_key none;
 
-	return joining->nr_parts == part->nr_parts && joining->position == part->position &&
-	       joining->nr_tokens == part->nr_tokens && is_same_key(&joining->parent, part->parent ? part->parent : &none) &&
+	return joining->epoch == part->epoch && joining->nr_parts == part->nr_parts &&
+	       joining->position == part->position && joining->nr_tokens == part->nr_tokens &&
+	       is_same_key(&joining->parent, part->parent ? part->parent : &none) &&
 	       !(joining->parts >> part->part & 1) && !(joining->groups & part->groups);
 }
 
@@ -174,6 +176,7 @@ static int start(struct okv_joins *joins, struct omnikv_space *space, const stru
 	joining->nr_tokens = part->nr_tokens;
 	joining->nr_parts = part->nr_parts;
 	joining->until_ns = part->until_ns;
+	joining->epoch = part->epoch;
 	*link = joining;
 	joins->nr++;
 	return 0;
@@ -183,7 +186,7 @@ int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const str
 {
 	struct joining **link = find(joins, space, part->key), *joining;
 	uint32_t nr = __builtin_popcount(part->groups), i = 0;
-	bool is_first = !*link, is_cached;
+	bool is_first = !*link, is_cached, is_over;
 	struct okv_visit visit;
 	int ret;
 
@@ -193,7 +196,12 @@ int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const str
 	okv_visit_init(&visit, joins->manager);
 	okv_visit_enter(&visit);
 	is_cached = okv_index_find(space->shelf->index, space->id, part->key) != OKV_ENTRY_NONE;
+	is_over = part->epoch != (uint32_t)okv_manager_epoch(joins->manager);
 	okv_visit_leave(&visit);
+	if (is_over) {
+		omnikv_extent_free(part->client, part->extents, nr);
+		return -ESTALE;
+	}
 	if (is_cached)
 		return -EEXIST;
 	if (is_first) {

@@ -31,6 +31,7 @@ typedef void (*okv_join_end_fn)(void *opaque, const struct omnikv_space *space, 
  * @groups:  bit per group that it brings
  * @extents, @crcs: [bits of @groups], by rising group
  * @until_ns: of the block: that of its first part counts
+ * @epoch:   in which it was computed; its low 32 bits count
  */
 struct okv_join_part {
 	uint64_t			owner;
@@ -45,6 +46,7 @@ struct okv_join_part {
 	const struct omnikv_extent	*extents;
 	const uint32_t			*crcs;
 	uint64_t			until_ns;
+	uint32_t			epoch;
 };
 
 int okv_joins_create(struct omnikv_manager *manager, okv_join_end_fn end, void *opaque, struct okv_joins **joins);
@@ -55,7 +57,8 @@ void okv_joins_destroy(struct okv_joins *joins);
  *
  * Return: 1 (the block is published), 0 (others are still to come); -EEXIST (it is cached already), -EINVAL (malformed),
  * -EBUSY (a transfer is on it), -ENOSPC, -ENOMEM: the extents are the caller's as before; -ESTALE (the parent is not
- * there), -ECANCELED (it contradicts the parts before): the whole block is dropped, this part with it.
+ * there, or the epoch is over), -ECANCELED (it contradicts the parts before): the whole block is dropped, this part
+ * with it.
  */
 int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const struct okv_join_part *part);
 /** A contributor ends: what it contributed to is dropped. */

@@ -216,7 +216,8 @@ int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client
 }
 
 int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client, bool is_held,
-		       const struct omnikv_key *key, uint32_t group, const struct omnikv_extent *extent, uint32_t crc)
+		       const struct omnikv_key *key, uint32_t group, const struct omnikv_extent *extent, uint32_t crc,
+		       uint32_t epoch)
 {
 	struct okv_index *index = space->shelf->index;
 	struct omnikv_extent theirs;
@@ -230,7 +231,7 @@ int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client,
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
 	entry = okv_index_find(index, space->id, key);
-	ret = entry == OKV_ENTRY_NONE ? -ESTALE : 0;
+	ret = entry == OKV_ENTRY_NONE || epoch != (uint32_t)okv_manager_epoch(space->manager) ? -ESTALE : 0;
 	if (ret)
 		goto out;
 	okv_index_extent(index, entry, group, &theirs, &sum);

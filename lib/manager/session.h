@@ -22,7 +22,8 @@ int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, c
 int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client, bool is_held,
 			const struct okv_publication *pub);
 int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client, bool is_held,
-		       const struct omnikv_key *key, uint32_t group, const struct omnikv_extent *extent, uint32_t crc);
+		       const struct omnikv_key *key, uint32_t group, const struct omnikv_extent *extent, uint32_t crc,
+		       uint32_t epoch);
 void okv_session_use(struct omnikv_space *space, const struct okv_use *use);
 void okv_session_distrust(struct omnikv_space *space, const struct omnikv_key *key);
 

@@ -226,10 +226,67 @@ static void nobody_sees_half_a_block(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* Half of the groups by one rank, whose bytes are those of @round. */
+static int join_half(const struct ranks *ranks, const struct omnikv_key *key, uint32_t half, uint32_t round)
+{
+	struct omnikv_client *client = omnikv_manager_client(ranks->manager);
+	struct omnikv_extent extents[RANKS / 2];
+	uint32_t crcs[RANKS / 2];
+	struct omnikv_join join = {
+		.size = sizeof(join), .key = key, .nr_tokens = T, .part = half, .nr_parts = 2,
+		.groups = ((1u << RANKS / 2) - 1) << half * RANKS / 2, .timeout_ms = 60000,
+		.extents = extents, .crcs = crcs,
+	};
+
+	for (uint32_t i = 0; i < RANKS / 2; i++) {
+		uint32_t rank = half * RANKS / 2 + i;
+		uint8_t *at;
+
+		KV_MUST(!omnikv_extent_alloc(client, ranks->plan.groups[rank].nr_granules, 1, NULL, 0, &extents[i]));
+		at = omnikv_pool_addr(ranks->pool, &extents[i]);
+		for (uint64_t n = 0; n < (uint64_t)extents[i].nr_granules * 4096; n++)
+			at[n] = byte_of(round, rank, n);
+		crcs[i] = okv_block_crc(&ranks->plan, rank, T, at);
+	}
+	return omnikv_commit_join(ranks->space, &join);
+}
+
+/* The weights change between the parts of a block: it is not made of both. */
+static void no_block_is_of_two_epochs(void **state)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	struct omnikv_key key = key_of(1);
+	struct daemon_case daemon;
+	struct ranks ranks[2];
+
+	(void)state;
+	daemon_case_init(&daemon);
+	daemon_start(&daemon, (const char *const []){ "--pool", "64M", "--reserve", "0", NULL });
+	for (uint32_t i = 0; i < 2; i++)
+		attach(&ranks[i], daemon.socket);
+	assert_int_equal(join_half(&ranks[0], &key, 0, 9), 0);
+	assert_int_equal(omnikv_manager_raise_epoch(ranks[0].manager), 1);
+	assert_int_equal(omnikv_pool_info(ranks[0].pool, &info), 0);
+	assert_int_equal(info.state_bytes[OMNIKV_EXTENT_SEALED], 0);
+	/* Computed before that, and late. */
+	assert_int_equal(join_half(&ranks[1], &key, 1, 9), -ESTALE);
+	assert_false(is_there(&ranks[0], 1));
+	assert_int_equal(join_half(&ranks[0], &key, 0, 1), 0);
+	assert_int_equal(join_half(&ranks[1], &key, 1, 1), 1);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_true(is_there(&ranks[i], 1));
+		omnikv_space_close(ranks[i].space);
+		omnikv_manager_destroy(ranks[i].manager);
+	}
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(nobody_sees_half_a_block),
+		cmocka_unit_test(no_block_is_of_two_epochs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

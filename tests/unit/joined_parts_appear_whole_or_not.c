@@ -27,6 +27,7 @@ struct parts {
 	struct okv_joins	*joins;
 	uint32_t		nr_published;
 	uint32_t		nr_dropped;
+	uint32_t		epoch;
 };
 
 static void on_end(void *opaque, const struct omnikv_space *space, const struct omnikv_key *key, bool is_published)
@@ -80,7 +81,7 @@ static int add(struct parts *parts, uint32_t number, uint32_t g, uint32_t positi
 	struct okv_join_part part = {
 		.owner = g + 1, .client = parts->clients[g], .key = &key, .parent = position ? &parent : NULL,
 		.position = position, .nr_tokens = T, .part = g, .nr_parts = PARTS, .groups = 1u << g, .extents = extent,
-		.crcs = &crc, .until_ns = until_ns,
+		.crcs = &crc, .until_ns = until_ns, .epoch = parts->epoch,
 	};
 
 	assert_int_equal(omnikv_extent_alloc(parts->clients[g], parts->world.plan.groups[g].nr_granules, 1, NULL, 0, extent),
@@ -171,6 +172,28 @@ static void parts_that_contradict_each_other_are_dropped(void **state)
 	assert_int_equal(private_bytes(parts), 0);
 }
 
+/* The weights have changed between two parts: no block has bytes of both. */
+static void parts_of_two_epochs_make_no_block(void **state)
+{
+	struct parts *parts = *state;
+	struct omnikv_extent extent;
+
+	assert_int_equal(add(parts, 1, 0, 0, 1000, &extent), 0);
+	assert_int_equal(add(parts, 1, 1, 0, 1000, &extent), 0);
+	assert_int_equal(omnikv_manager_raise_epoch(parts->world.manager), 1);
+	/* Computed before, and late. */
+	assert_int_equal(add(parts, 1, 2, 0, 1000, &extent), -ESTALE);
+	assert_int_equal(hit(parts, 1), 0);
+	parts->epoch = 1;
+	assert_int_equal(add(parts, 1, 2, 0, 1000, &extent), -ECANCELED);
+	assert_int_equal(parts->nr_dropped, 1);
+	for (uint32_t g = 0; g < PARTS; g++)
+		assert_int_equal(add(parts, 1, g, 0, 1000, &extent), g == PARTS - 1);
+	assert_int_equal(hit(parts, 1), 1);
+	kv_world_check(&parts->world);
+	assert_int_equal(private_bytes(parts), 0);
+}
+
 static void failures_leave_all_or_nothing(void **state)
 {
 	struct parts *parts = *state;
@@ -196,6 +219,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(the_last_part_publishes, open_parts, close_parts),
 		cmocka_unit_test_setup_teardown(an_end_or_the_deadline_drops_all_parts, open_parts, close_parts),
 		cmocka_unit_test_setup_teardown(parts_that_contradict_each_other_are_dropped, open_parts, close_parts),
+		cmocka_unit_test_setup_teardown(parts_of_two_epochs_make_no_block, open_parts, close_parts),
 		cmocka_unit_test_setup_teardown(failures_leave_all_or_nothing, open_parts, close_parts),
 	};
 

@@ -337,7 +337,8 @@ static int handle_state(struct okv_server *server, const struct okv_request *req
 	(void)reply;
 	if (!space || !client)
 		return -ENOENT;
-	return okv_session_attach(space, client, true, &state->key, state->group, &state->extent, state->crc);
+	return okv_session_attach(space, client, true, &state->key, state->group, &state->extent, state->crc,
+				  state->epoch);
 }
 
 /* ---- who computes what ------------------------------------------------------------------ */
@@ -436,7 +437,7 @@ static int handle_join(struct okv_server *server, const struct okv_request *req,
 		.owner = req->peer->number, .client = client, .key = &join->key,
 		.parent = join->parent.len ? &join->parent : NULL, .position = join->position,
 		.nr_tokens = join->nr_tokens, .part = join->part, .nr_parts = join->nr_parts, .groups = join->groups,
-		.extents = extents, .crcs = crcs, .until_ns = until_ns,
+		.extents = extents, .crcs = crcs, .until_ns = until_ns, .epoch = join->epoch,
 	};
 	struct okv_promise_name name;
 	int ret;
@@ -463,9 +464,13 @@ static int handle_join(struct okv_server *server, const struct okv_request *req,
 static int handle_epoch(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
 {
 	struct okv_wire_epoch *epoch = reply->payload;
-	int64_t ret = omnikv_manager_raise_epoch(daemon_of(server)->manager);
+	int64_t ret;
 
 	(void)req;
+	/* Parts that wait are of the epoch that ends: what comes for the same blocks now is not theirs. */
+	okv_joins_destroy(joins);
+	joins = NULL;
+	ret = omnikv_manager_raise_epoch(daemon_of(server)->manager);
 	if (ret < 0)
 		return (int)ret;
 	epoch->epoch = ret;
