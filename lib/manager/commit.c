@@ -385,7 +385,7 @@ static int okv_commit_run(struct okv_commit *commit)
 		return ret;
 
 	okv_visit_enter(&commit->visit);
-	ret = okv_commit_stop_at_published(commit);
+	ret = okv_import_is_over(commit->visit.manager, &imported) ? -ESTALE : okv_commit_stop_at_published(commit);
 	if (!ret)
 		ret = okv_commit_insert(commit);
 out:

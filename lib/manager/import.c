@@ -438,11 +438,17 @@ struct okv_importing {
 	size_t				nr_keys;
 	const struct omnikv_key		*tail;
 	uint32_t			flags;		/* OKV_FIND_F_* */
-	struct okv_pin			*pin;		/* on the last block that is here; inactive: there is none */
+	const struct okv_imported	*imported;
+	struct okv_pin			*pin;		/* of @imported: on the last block here; inactive: none */
 	uint64_t			nr_blocks;	/* of the path down to it */
 	bool				has_tail;	/* it is the tail */
 	struct okv_found		found;
 };
+
+bool okv_import_is_over(const struct omnikv_manager *manager, const struct okv_imported *imported)
+{
+	return manager->imports && imported->epoch != manager->imports->epoch;
+}
 
 /* Inside a visit: put what was found behind the path. Leases go to the entries, or back. false: it ends here. */
 static bool import_insert(struct okv_importing *imp)
@@ -451,8 +457,9 @@ static bool import_insert(struct okv_importing *imp)
 	struct okv_shelf *shelf = imp->space->shelf;
 	const struct okv_found *found = &imp->found;
 	uint32_t nr_groups = shelf->nr_groups, i;
+	bool is_over = okv_import_is_over(manager, imp->imported);
 
-	for (i = 0; i < found->nr && !imp->has_tail; i++) {
+	for (i = 0; i < found->nr && !imp->has_tail && !is_over; i++) {
 		uint64_t position = imp->nr_blocks;
 		bool is_tail = found->tail_tokens && position == found->nr_hit - 1;
 		const struct omnikv_extent *extents = &found->extents[i * nr_groups];
@@ -498,6 +505,8 @@ static void import_states(struct okv_importing *imp, uint64_t position)
 	struct okv_index_info info;
 	uint32_t entry = okv_pin_is_active(imp->pin) ? imp->pin->entry : OKV_ENTRY_NONE;
 
+	if (okv_import_is_over(manager, imp->imported))
+		entry = OKV_ENTRY_NONE;
 	while (entry != OKV_ENTRY_NONE && !okv_index_get(shelf->index, entry, &info) && info.position > position)
 		entry = info.parent;
 	for (uint32_t g = 0; g < shelf->nr_groups; g++) {
@@ -521,6 +530,7 @@ static void import_from(struct okv_importing *imp, struct okv_authority *auth, v
 		    auth->ops->find(auth, remote, imp->keys, imp->nr_keys, imp->tail, imp->nr_blocks, imp->flags,
 					  &imp->found))
 			return;
+		(void)OKV_FAILPOINT("import.found");
 		okv_visit_enter(&visit);
 		has_more = import_insert(imp);
 		okv_visit_leave(&visit);
@@ -606,18 +616,22 @@ void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_
 	void *remote;
 
 	imported->pin.prev = NULL;
+	imported->epoch = 0;
 	if (!manager->imports)
 		return;
 	import_renew(space);
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	imported->epoch = manager->imports->epoch;
+	okv_visit_leave(&visit);
 	okv_imports_flush(manager);
 	imp = malloc(sizeof(*imp));
 	if (!imp)
 		return;
 	*imp = (struct okv_importing){
 		.space = space, .keys = keys, .nr_keys = nr_keys, .tail = tail, .flags = flags,
-		.pin = &imported->pin,
+		.imported = imported, .pin = &imported->pin,
 	};
-	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
 	remote = space->remote;
 	import_begin(imp);

@@ -41,6 +41,7 @@ static inline bool okv_is_attached(const struct omnikv_manager *manager)
 /** What an import keeps until the lookup has taken its own pin. */
 struct okv_imported {
 	struct okv_pin	pin;
+	uint64_t	epoch;		/* in which it began */
 };
 
 /**
@@ -51,6 +52,8 @@ struct okv_imported {
  */
 void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		const struct omnikv_key *tail, uint32_t flags, struct okv_imported *imported);
+/** Has another thread learnt of a new epoch since? Then what is older does not come in. Inside a visit. */
+bool okv_import_is_over(const struct omnikv_manager *manager, const struct okv_imported *imported);
 /** After the lookup; inside its visit. */
 void okv_import_end(struct okv_imported *imported);
 /** Publish what is queued, as far as it goes now. */

@@ -477,6 +477,58 @@ static void a_new_epoch_hides_all_that_is_older(void **state)
 	close_shared(&sh);
 }
 
+struct raising {
+	struct shared	*sh;
+	struct kv_story	*other;
+};
+
+/* As another thread of the process does: it learns of the new epoch. */
+static int raise_and_look(void *opaque, const char *name)
+{
+	struct raising *raising = opaque;
+
+	(void)name;
+	okv_failpoint_disarm_all();
+	assert_true(omnikv_manager_raise_epoch(raising->sh->base.manager) > 0);
+	omnikv_seq_close(kv_open(&raising->sh->clients[1], raising->other, false));
+	return 0;
+}
+
+static void arm_raising(struct raising *raising, const char *point)
+{
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = point, .times = 1, .fn = raise_and_look, .opaque = raising });
+}
+
+/* A13: what was found or summed before the epoch was raised does not come in after it. */
+static void nothing_older_comes_in_after_a_new_epoch(void **state)
+{
+	struct kv_story story, other;
+	struct raising raising;
+	struct omnikv_seq *seq;
+	struct shared sh;
+
+	(void)state;
+	open_shared(&sh, KV_SHAPE_FULL, 80);
+	make_story(&story, 1, 10 * T);
+	make_story(&other, 2, 5 * T);
+	raising = (struct raising){ &sh, &other };
+	play(&sh.clients[0], &story, false);
+	arm_raising(&raising, "import.found");
+	seq = kv_open(&sh.clients[1], &story, false);
+	assert_int_equal(omnikv_seq_tokens(seq), 0);
+	assert_int_equal(omnikv_seq_append(seq, story.nr_tokens), 0);
+	kv_store(&sh.clients[1], seq, &story, 0, story.nr_tokens);
+	arm_raising(&raising, "commit.publish");
+	assert_int_equal(kv_commit(&sh.clients[1], seq, &story, false), -ESTALE);
+	assert_int_equal(play(&sh.clients[1], &story, false), 0);
+	omnikv_seq_close(seq);
+	okv_failpoint_disarm_all();
+	check_shared(&sh);
+	kv_story_free(&story);
+	kv_story_free(&other);
+	close_shared(&sh);
+}
+
 /* ---- anything at all ------------------------------------------------------------------------ */
 
 struct actor {
@@ -629,6 +681,7 @@ int main(void)
 		cmocka_unit_test(short_memory_costs_hits_and_nothing_else),
 		cmocka_unit_test(a_distrusted_block_leaves_all_clients),
 		cmocka_unit_test(a_new_epoch_hides_all_that_is_older),
+		cmocka_unit_test(nothing_older_comes_in_after_a_new_epoch),
 		cmocka_unit_test(random_clients_agree_byte_for_byte),
 		cmocka_unit_test(threads_of_all_clients_agree),
 	};
