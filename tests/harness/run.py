@@ -189,6 +189,9 @@ class Session:
 
         def in_child():
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            # What runs in the background has these ignored, and would hand that on to what a test interrupts.
+            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
 
         with open(log, "wb") as out:
             child = subprocess.Popen(argv, cwd=TOP, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
