@@ -41,7 +41,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	err.text[0] = '\0';
 	if (!okv_pool_spec_parse(text, &spec, &err)) {
-		expect(spec.kind == OKV_PROVIDER_EMBEDDED || spec.name);
+		/* All others have a name of their own where none is given. */
+		expect(spec.kind != OKV_PROVIDER_KMOD || spec.name);
 		expect(!spec.name || (spec.name > text && spec.name < text + size && spec.name[0]));
 	} else {
 		expect(err.text[0]);
