@@ -15,7 +15,6 @@
 #include "daemon.h"
 #include "error.h"
 #include "manager/catalog.h"
-#include "manager/catalog.h"
 #include "manager/frames.h"
 #include "manager/join.h"
 #include "manager/manager.h"
