@@ -107,11 +107,14 @@ def parse_cmocka(text):
 
 
 def parse_tap(text):
-    """[(name, status, reason)] from TAP."""
+    """[(name, status, reason)] from TAP. The reason of a failure is what stands behind it after "# ", line by line."""
     found = []
     for line in text.splitlines():
         m = re.match(r"(not ok|ok)\b\s*\d*\s*-?\s*(.*?)\s*(?:#\s*(SKIP|TODO)\S*\s*(.*))?$", line, re.I)
         if not m:
+            if line.startswith("# ") and found and found[-1][1] == "failed":
+                name, status, reason = found[-1]
+                found[-1] = (name, status, f"{reason}\n{line[2:]}".strip())
             continue
         if m.group(3):
             found.append((m.group(2), "skipped", m.group(4) or m.group(3)))
@@ -163,7 +166,10 @@ class Session:
         with self.lock:
             self.outcomes.append(outcome)
         if status == "failed":
-            self.say(f"FAILED {self.lane}: {name}{': ' + reason if reason else ''}")
+            lines = reason.splitlines()
+            self.say(f"FAILED {self.lane}: {name}{': ' + lines[0] if lines else ''}")
+            if lines[1:]:
+                self.say("\n".join(f"    | {line}" for line in lines[1:20]))
             if log and tail:
                 self.show_tail(log)
         elif status == "skipped":

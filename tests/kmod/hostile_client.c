@@ -276,6 +276,7 @@ TEST_F(hostile, batch_scribbled_during_execution_harms_nobody)
 	}
 	is_over = true;
 	pthread_join(thread, NULL);
+	TH_LOG("%d of 300 batches began", ran);
 	EXPECT_GT(ran, 0);
 	ASSERT_EQ(0, pool_info(self->dev, self->pool, &info));
 	for (i = 0; i < OMNIKV_EXTENT_NR_STATES; i++)
