@@ -15,13 +15,18 @@
 
 #define BUCKETS_MIN	1024u
 
-static uint32_t hash_of(const struct okv_catalog *catalog, const uint8_t ns[32], const struct omnikv_key *key)
+static uint32_t hash_of(const uint8_t ns[32], const struct omnikv_key *key)
 {
 	uint8_t text[32 + OMNIKV_KEY_BYTES_MAX];
 
 	memcpy(text, ns, 32);
 	memcpy(text + 32, key->bytes, key->len);
-	return XXH3_64bits(text, 32 + key->len) & (catalog->nr_buckets - 1);
+	return XXH3_64bits(text, 32 + key->len);
+}
+
+static uint32_t *bucket_of(const struct okv_catalog *catalog, uint32_t hash)
+{
+	return &catalog->buckets[hash & (catalog->nr_buckets - 1)];
 }
 
 int okv_catalog_init(struct okv_catalog *catalog)
@@ -58,7 +63,6 @@ static void catalog_spread(struct okv_store *store)
 	struct okv_catalog *catalog = &store->catalog;
 	uint32_t nr = 2 * catalog->nr_buckets, nr_old = catalog->nr_buckets;
 	uint32_t *old = catalog->buckets, *buckets;
-	struct okv_record rec;
 
 	if (catalog->nr_live < catalog->nr_buckets || nr > 1u << 28)
 		return;
@@ -70,13 +74,11 @@ static void catalog_spread(struct okv_store *store)
 	catalog->nr_buckets = nr;
 	for (uint32_t b = 0; b < nr_old; b++) {
 		for (uint32_t id = old[b]; id != OKV_CATALOG_NONE;) {
-			uint32_t next = catalog->entries[id].next;
-			uint32_t to;
+			struct okv_spill_entry *e = &catalog->entries[id];
+			uint32_t *to = bucket_of(catalog, e->hash), next = e->next;
 
-			okv_catalog_record(store, id, &rec);
-			to = hash_of(catalog, rec.ns, &rec.key);
-			catalog->entries[id].next = buckets[to];
-			buckets[to] = id;
+			e->next = *to;
+			*to = id;
 			id = next;
 		}
 	}
@@ -124,18 +126,24 @@ static const uint8_t *entry_record(const struct okv_store *store, uint32_t entry
 	return store->segments[e->segment].table + e->at;
 }
 
+uint64_t okv_catalog_generation(const struct okv_store *store, uint32_t entry)
+{
+	return record_generation(entry_record(store, entry));
+}
+
 uint32_t okv_catalog_find(const struct okv_store *store, const uint8_t ns[32], const struct omnikv_key *key)
 {
 	const struct okv_catalog *catalog = &store->catalog;
-	uint32_t best = OKV_CATALOG_NONE;
+	uint32_t best = OKV_CATALOG_NONE, hash = hash_of(ns, key);
 	uint64_t best_generation = 0;
 
-	for (uint32_t id = catalog->buckets[hash_of(catalog, ns, key)]; id != OKV_CATALOG_NONE;
-	     id = catalog->entries[id].next) {
-		const uint8_t *rec = entry_record(store, id);
+	for (uint32_t id = *bucket_of(catalog, hash); id != OKV_CATALOG_NONE; id = catalog->entries[id].next) {
+		const uint8_t *rec;
 
-		if (!record_is(rec, ns, key) ||
-		    (best != OKV_CATALOG_NONE && record_generation(rec) <= best_generation))
+		if (catalog->entries[id].hash != hash)
+			continue;
+		rec = entry_record(store, id);
+		if (!record_is(rec, ns, key) || (best != OKV_CATALOG_NONE && record_generation(rec) <= best_generation))
 			continue;
 		best = id;
 		best_generation = record_generation(rec);
@@ -151,13 +159,12 @@ void okv_catalog_del(struct okv_store *store, uint32_t entry)
 	uint32_t *link;
 
 	okv_catalog_record(store, entry, &rec);
-	for (link = &catalog->buckets[hash_of(catalog, rec.ns, &rec.key)]; *link != entry;
-	     link = &catalog->entries[*link].next)
+	for (link = bucket_of(catalog, catalog->entries[entry].hash); *link != entry; link = &catalog->entries[*link].next)
 		;
 	*link = catalog->entries[entry].next;
 	segment->nr_live--;
 	segment->live_bytes -= okv_record_payload(&rec);
-	if (catalog->entries[entry].nr_hits)
+	if (catalog->entries[entry].is_read)
 		segment->hot_bytes -= okv_record_payload(&rec);
 	store->stats.live_bytes -= okv_record_payload(&rec);
 	catalog->entries[entry].next = catalog->free;
@@ -171,7 +178,7 @@ void okv_catalog_del(struct okv_store *store, uint32_t entry)
 void okv_catalog_add(struct okv_store *store, uint32_t segment, uint32_t at, const struct okv_record *rec)
 {
 	struct okv_catalog *catalog = &store->catalog;
-	uint32_t id, bucket;
+	uint32_t hash = hash_of(rec->ns, &rec->key), *bucket, id;
 
 	if (rec->flags & OKV_RECORD_F_QUARANTINED)
 		return;
@@ -184,13 +191,9 @@ void okv_catalog_add(struct okv_store *store, uint32_t segment, uint32_t at, con
 	} else {
 		id = catalog->nr_entries++;
 	}
-	bucket = hash_of(catalog, rec->ns, &rec->key);
-	catalog->entries[id] = (struct okv_spill_entry){
-		.next = catalog->buckets[bucket],
-		.segment = segment,
-		.at = at,
-	};
-	catalog->buckets[bucket] = id;
+	bucket = bucket_of(catalog, hash);
+	catalog->entries[id] = (struct okv_spill_entry){ .next = *bucket, .segment = segment, .hash = hash, .at = at };
+	*bucket = id;
 	catalog->nr_live++;
 	store->segments[segment].nr_live++;
 	store->segments[segment].live_bytes += okv_record_payload(rec);
@@ -204,7 +207,7 @@ uint32_t okv_catalog_at(const struct okv_store *store, uint32_t segment, uint32_
 	uint32_t id;
 
 	okv_record_decode(s->table + at, s->table_bytes - at, store->super.segment_bytes, &rec);
-	id = store->catalog.buckets[hash_of(&store->catalog, rec.ns, &rec.key)];
+	id = *bucket_of(&store->catalog, hash_of(rec.ns, &rec.key));
 	while (id != OKV_CATALOG_NONE &&
 	       (store->catalog.entries[id].segment != segment || store->catalog.entries[id].at != at))
 		id = store->catalog.entries[id].next;
@@ -237,7 +240,7 @@ int okv_store_check_books(struct okv_store *store, const char **reason)
 				continue;
 			nr++;
 			bytes += okv_record_payload(&rec);
-			hot += catalog->entries[id].nr_hits ? okv_record_payload(&rec) : 0;
+			hot += catalog->entries[id].is_read ? okv_record_payload(&rec) : 0;
 		}
 		if (!*reason && records != s->nr_records)
 			*reason = "a table has another number of records than its segment says";

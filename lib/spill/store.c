@@ -416,7 +416,7 @@ static void move_hot(struct okv_store *store, uint32_t victim)
 
 		okv_record_decode(segment->table + at, segment->table_bytes - at, store->super.segment_bytes, &rec);
 		cost = okv_batch_header_bytes(okv_record_bytes(&rec)) + okv_record_payload(&rec);
-		if (entry == OKV_CATALOG_NONE || !store->catalog.entries[entry].nr_hits || cost > left)
+		if (entry == OKV_CATALOG_NONE || !store->catalog.entries[entry].is_read || cost > left)
 			continue;
 		if (!batch_fits(store, &store->segments[store->active], okv_record_bytes(&rec), okv_record_payload(&rec)))
 			break;
@@ -706,12 +706,10 @@ void okv_store_forget(struct okv_store *store, const uint8_t ns[32], const struc
 static uint32_t get_entry(const struct okv_store *store, const struct okv_store_get *get)
 {
 	uint32_t entry = okv_catalog_find(store, get->rec.ns, &get->rec.key);
-	struct okv_record rec;
 
-	if (entry == OKV_CATALOG_NONE)
-		return entry;
-	okv_catalog_record(store, entry, &rec);
-	return rec.generation == get->rec.generation ? entry : OKV_CATALOG_NONE;
+	if (entry == OKV_CATALOG_NONE || okv_catalog_generation(store, entry) != get->rec.generation)
+		return OKV_CATALOG_NONE;
+	return entry;
 }
 
 static bool is_sum_right(const struct okv_store_get *get)
@@ -747,29 +745,27 @@ static void get_done(void *opaque, struct okv_disk_io *io)
 	}
 }
 
-/* What reading it has shown. */
+/* What reading it has shown. Nothing was added since its entry was looked up. Under both locks. */
 static void get_settle(struct okv_store *store, struct okv_store_get *get)
 {
-	struct okv_spill_entry *e;
-	uint32_t entry;
+	struct okv_spill_entry *e = &store->catalog.entries[get->entry];
+	/* Another get of the same list may have found it bad. */
+	bool is_there = e->segment != OKV_CATALOG_NONE;
 
 	if (!get->res)
 		get->res = get->is_good ? 0 : -EBADMSG;
-	pthread_mutex_lock(&store->lock);
-	entry = get_entry(store, get);
 	if (get->res) {
 		store->stats.bad_records += get->res == -EBADMSG;
-		if (entry != OKV_CATALOG_NONE)
-			okv_catalog_del(store, entry);
-	} else if (entry != OKV_CATALOG_NONE) {
-		e = &store->catalog.entries[entry];
+		if (is_there)
+			okv_catalog_del(store, get->entry);
+	} else if (is_there) {
 		store->segments[e->segment].used_ns = now_ns(store);
-		if (!e->nr_hits++)
+		if (!e->is_read)
 			store->segments[e->segment].hot_bytes += okv_record_payload(&get->rec);
+		e->is_read = true;
 		store->stats.read_records++;
 		store->stats.read_bytes += okv_record_payload(&get->rec);
 	}
-	pthread_mutex_unlock(&store->lock);
 }
 
 /* Reads of @gets from the first on, as many as go into one list. Returns how many gets they are. */
@@ -784,6 +780,7 @@ static uint32_t get_ios(struct okv_store *store, struct okv_store_get *gets, uin
 		uint64_t off;
 
 		get->res = entry == OKV_CATALOG_NONE ? -ENOENT : 0;
+		get->entry = entry;
 		get->nr_pending = 0;
 		get->is_good = false;
 		if (get->res)
@@ -832,12 +829,14 @@ static int get_run(struct okv_store *store, struct okv_store_get *gets, uint32_t
 			gets[i].res = -ETIME;
 		return -ETIME;
 	}
+	pthread_mutex_lock(&store->lock);
 	for (uint32_t i = 0; i < nr; i++) {
 		if (gets[i].res)
 			continue;
 		get_blame(store, &gets[i], nr_ios);
 		get_settle(store, &gets[i]);
 	}
+	pthread_mutex_unlock(&store->lock);
 	return 0;
 }
 
@@ -919,13 +918,16 @@ static int find_verified(struct okv_store *store, const struct okv_record *want,
 		return -ENOENT;
 	segment = store->catalog.entries[entry].segment;
 	*off = okv_segment_off(store, segment) + get->rec.off;
-	if (!store->catalog.entries[entry].nr_hits)
+	if (!store->catalog.entries[entry].is_read)
 		ret = okv_store_bounce(store, segment, &get->rec);
 	if (ret == -ETIME || ret == -ENOMEM)
 		return ret;
 	get->res = ret && ret != -EBADMSG ? -EIO : ret;
 	get->is_good = !ret;
+	get->entry = entry;
+	pthread_mutex_lock(&store->lock);
 	get_settle(store, get);
+	pthread_mutex_unlock(&store->lock);
 	return get->res;
 }
 

@@ -66,12 +66,17 @@ struct okv_segment {
 	uint64_t		used_ns;	/* last write or read */
 };
 
-/** struct okv_spill_entry - one record that can be found */
+/**
+ * struct okv_spill_entry - one record that can be found
+ * @hash:    of namespace and key: others of the same bucket are passed over without a look at their records
+ * @at:      in the segment's table, which is shorter than a segment
+ * @is_read: since it was written, or since the store was opened
+ */
 struct okv_spill_entry {
 	uint32_t	next;
 	uint32_t	segment;
-	uint32_t	at;		/* in the segment's table */
-	uint32_t	nr_hits;
+	uint32_t	hash;
+	uint32_t	at:31, is_read:1;
 };
 
 /** The records by key: chains of entries, over the tables of segments. */
@@ -174,12 +179,13 @@ int okv_store_put(struct okv_store *store, struct okv_store_put *puts, uint32_t 
  * @bufs: [rec.nr_parts], aligned to a page
  * @res:  0 with every byte as it was stored, or -ENOENT (gone meanwhile), -EBADMSG (damaged; it is not found
  *        again), -EIO, -ETIME (not now: the disk has yet to answer). Else the contents of the buffers are undefined.
- * @nr_pending, @is_good: the store's: requests that are to come; its sum is right
+ * @entry, @nr_pending, @is_good: the store's: that of its record; requests that are to come; its sum is right
  */
 struct okv_store_get {
 	struct okv_record	rec;
 	void			*bufs[OKV_SPILL_PARTS_MAX];
 	int			res;
+	uint32_t		entry;
 	uint32_t		nr_pending;
 	bool			is_good;
 };
@@ -231,6 +237,7 @@ void okv_catalog_fini(struct okv_catalog *catalog);
 int okv_catalog_reserve(struct okv_catalog *catalog, uint32_t nr);
 /** The youngest entry of the key. */
 uint32_t okv_catalog_find(const struct okv_store *store, const uint8_t ns[32], const struct omnikv_key *key);
+uint64_t okv_catalog_generation(const struct okv_store *store, uint32_t entry);
 /** The entry's record. */
 void okv_catalog_record(const struct okv_store *store, uint32_t entry, struct okv_record *rec);
 /** The record at @at of @segment's table can be found from now on (not one in quarantine). Room was reserved. */
