@@ -34,16 +34,17 @@
 #include "spill/disk.h"
 #include "spill/format.h"
 
-#define RING_ENTRIES		128u
+#define RING_ENTRIES		256u
 /* The ring's fixed files: its disk, and one that lives as long as what is under way. */
 enum { FILE_DISK, FILE_KEPT, FILES_NR };
 
 #define CHUNK_SHIFT		30	/* of what one registered buffer may be */
 #define TRIES_MAX		16u
-#define SEEN_MAX		32u	/* results that are looked at before more is begun */
 #define CANCEL_NS		UINT64_C(200000000)
 #define MEASURE_BYTES		(64u << 10)
-#define MEASURE_NR		64u
+#define MEASURE_NR		128u
+#define MEASURE_DEPTHS		5u
+#define MEASURE_BUFS		16u	/* what is read is not looked at: several reads go to one place */
 #define CANCEL_DATA		UINT64_MAX
 
 /* One request under way: how much of it is done. */
@@ -224,6 +225,12 @@ static uint32_t nr_to_wait_for(uint32_t nr_flying)
 	return nr_flying < 8 ? 1 : nr_flying < 32 ? nr_flying / 4 : nr_flying / 2;
 }
 
+/* How many results are looked at before the queue is filled again: the disk is kept busy, each submission shared. */
+static uint32_t nr_to_see(uint32_t depth)
+{
+	return depth < 64 ? 32 : depth / 2;
+}
+
 /* Room for the state of @nr requests, none of which has begun. */
 static struct okv_disk_todo *todos_of(struct okv_disk_file *file, uint32_t nr)
 {
@@ -298,8 +305,7 @@ static int run_ring(struct okv_disk_file *file, struct okv_disk_io *ios, uint32_
 				ios[i].res = -ETIME;
 			return -ETIME;
 		}
-		/* Not all of them before the queue is filled again. */
-		while (nr_seen++ < SEEN_MAX && !io_uring_peek_cqe(&file->ring, &cqe)) {
+		while (nr_seen++ < nr_to_see(depth) && !io_uring_peek_cqe(&file->ring, &cqe)) {
 			uint64_t data = io_uring_cqe_get_data64(cqe);
 
 			res = cqe->res;
@@ -587,7 +593,8 @@ static uint64_t measure_one(struct okv_disk_file *file, uint8_t *buf, uint64_t b
 
 	for (uint32_t i = 0; i < MEASURE_NR; i++)
 		ios[i] = (struct okv_disk_io){
-			.off = (i * 37 % MEASURE_NR) * step, .buf = buf + (size_t)i * MEASURE_BYTES, .bytes = MEASURE_BYTES,
+			.off = (i * 37 % MEASURE_NR) * step, .bytes = MEASURE_BYTES,
+			.buf = buf + (size_t)(i % MEASURE_BUFS) * MEASURE_BYTES,
 		};
 	file->info.queue_depth = depth;
 	begin = file_now_ns(&file->disk);
@@ -599,28 +606,28 @@ static uint64_t measure_one(struct okv_disk_file *file, uint8_t *buf, uint64_t b
 /* The largest depth that is within a tenth of the best. */
 static void measure_depth(struct okv_disk_file *file)
 {
-	static const uint32_t depths[] = { 8, 16, 32, 64 };
-	uint64_t bytes = file_bytes(&file->disk), ns[4], best = UINT64_MAX;
+	static const uint32_t depths[MEASURE_DEPTHS] = { 8, 16, 32, 64, 128 };
+	uint64_t bytes = file_bytes(&file->disk), ns[MEASURE_DEPTHS], best = UINT64_MAX;
 	uint8_t *buf;
 
 	file->info.queue_depth = file->config.queue_depth ? file->config.queue_depth : 64;
 	if (file->config.queue_depth || !file->info.is_uring || !file->info.is_direct ||
 	    bytes < 4ull * MEASURE_NR * MEASURE_BYTES)
 		return;
-	buf = aligned_alloc(OKV_SPILL_PAGE, (size_t)MEASURE_NR * MEASURE_BYTES);
+	buf = aligned_alloc(OKV_SPILL_PAGE, (size_t)MEASURE_BUFS * MEASURE_BYTES);
 	if (!buf)
 		return;
-	for (uint32_t i = 0; i < 4; i++) {
+	for (uint32_t i = 0; i < MEASURE_DEPTHS; i++) {
 		ns[i] = measure_one(file, buf, bytes, depths[i]);
 		/* A device this slow is not measured longer. */
-		if (ns[i] > UINT64_C(100000000))
+		if (ns[i] > UINT64_C(200000000))
 			ns[i] = UINT64_MAX;
 		if (ns[i] == UINT64_MAX)
 			break;
 		best = ns[i] < best ? ns[i] : best;
 	}
 	file->info.queue_depth = depths[0];
-	for (uint32_t i = 0; i < 4 && ns[i] != UINT64_MAX; i++)
+	for (uint32_t i = 0; i < MEASURE_DEPTHS && ns[i] != UINT64_MAX; i++)
 		if (ns[i] <= best + best / 10)
 			file->info.queue_depth = depths[i];
 	if (file_is_idle(&file->disk))
