@@ -9,8 +9,30 @@
  */
 #include "manager/evict.h"
 
-#include <assert.h>
 #include <errno.h>
+
+/* Read once: what is checked is what is used, also where others may write to it. */
+#define OKV_READ_ONCE(what)	__atomic_load_n(&(what), __ATOMIC_RELAXED)
+
+static bool is_node(const struct okv_evict *ev, uint32_t id)
+{
+	return id < ev->nr_ids;
+}
+
+/* OKV_EVICT_NONE: none, or none that can be. */
+static uint32_t next_of(const struct okv_evict *ev, uint32_t id)
+{
+	uint32_t next = OKV_READ_ONCE(okv_evict_node(ev, id)->next);
+
+	return is_node(ev, next) ? next : OKV_EVICT_NONE;
+}
+
+static uint32_t prev_of(const struct okv_evict *ev, uint32_t id)
+{
+	uint32_t prev = OKV_READ_ONCE(okv_evict_node(ev, id)->prev);
+
+	return is_node(ev, prev) ? prev : OKV_EVICT_NONE;
+}
 
 static void list_init(struct okv_evict_list *list)
 {
@@ -23,7 +45,7 @@ static void list_init(struct okv_evict_list *list)
 static void list_insert(struct okv_evict *ev, struct okv_evict_list *list, uint32_t id, uint32_t next)
 {
 	struct okv_evict_node *node = okv_evict_node(ev, id);
-	uint32_t prev = next == OKV_EVICT_NONE ? list->tail : okv_evict_node(ev, next)->prev;
+	uint32_t prev = next == OKV_EVICT_NONE ? list->tail : prev_of(ev, next);
 
 	node->prev = prev;
 	node->next = next;
@@ -40,17 +62,17 @@ static void list_insert(struct okv_evict *ev, struct okv_evict_list *list, uint3
 
 static void list_unlink(struct okv_evict *ev, struct okv_evict_list *list, uint32_t id)
 {
-	struct okv_evict_node *node = okv_evict_node(ev, id);
+	uint32_t prev = prev_of(ev, id), next = next_of(ev, id);
 
-	if (node->prev == OKV_EVICT_NONE)
-		list->head = node->next;
+	if (prev == OKV_EVICT_NONE)
+		list->head = next;
 	else
-		okv_evict_node(ev, node->prev)->next = node->next;
-	if (node->next == OKV_EVICT_NONE)
-		list->tail = node->prev;
+		okv_evict_node(ev, prev)->next = next;
+	if (next == OKV_EVICT_NONE)
+		list->tail = prev;
 	else
-		okv_evict_node(ev, node->next)->prev = node->prev;
-	list->nr_nodes--;
+		okv_evict_node(ev, next)->prev = prev;
+	list->nr_nodes -= list->nr_nodes != 0;
 }
 
 static void take_off(struct okv_evict *ev, uint32_t id)
@@ -70,9 +92,9 @@ static void list_sorted(struct okv_evict *ev, uint32_t id, uint32_t from)
 	struct okv_evict_node *node = okv_evict_node(ev, id);
 	uint64_t nr_left = ev->listed.nr_nodes;
 
-	/* Links may be overwritten where others write to this memory; no list is longer than its count. */
+	/* No list is longer than its count. */
 	while (from != OKV_EVICT_NONE && nr_left-- && okv_evict_node(ev, from)->tick < node->tick)
-		from = okv_evict_node(ev, from)->next;
+		from = next_of(ev, from);
 	list_insert(ev, &ev->listed, id, from);
 	node->state = OKV_EVICT_LISTED;
 }
@@ -81,6 +103,7 @@ void okv_evict_init(struct okv_evict *ev, uint32_t stride)
 {
 	ev->chunks = NULL;
 	ev->stride = stride;
+	ev->nr_ids = 0;
 	list_init(&ev->listed);
 	list_init(&ev->parked);
 	ev->tick = 0;
@@ -91,6 +114,8 @@ void okv_evict_node_init(struct okv_evict *ev, uint32_t id)
 	struct okv_evict_node *node = okv_evict_node(ev, id);
 
 	*node = (struct okv_evict_node){ .state = OKV_EVICT_OFF, .prev = OKV_EVICT_NONE, .next = OKV_EVICT_NONE };
+	if (id >= ev->nr_ids)
+		ev->nr_ids = id + 1;
 }
 
 void okv_evict_restore(struct okv_evict *ev, uint32_t id, bool is_leaf)
@@ -118,7 +143,7 @@ void okv_evict_touch(struct okv_evict *ev, uint32_t id, uint32_t parent)
 void okv_evict_inherit(struct okv_evict *ev, uint32_t id, uint64_t tick)
 {
 	struct okv_evict_node *node = okv_evict_node(ev, id);
-	uint32_t next = node->next;
+	uint32_t next = next_of(ev, id);
 
 	if (node->tick >= tick)
 		return;
@@ -141,7 +166,6 @@ void okv_evict_demote(struct okv_evict *ev, uint32_t id, bool is_leaf)
 
 uint64_t okv_evict_take(struct okv_evict *ev, uint32_t id)
 {
-	assert(okv_evict_node(ev, id)->nr_pins == 0);
 	take_off(ev, id);
 	return okv_evict_node(ev, id)->tick;
 }
@@ -163,7 +187,7 @@ void okv_evict_succeed(struct okv_evict *ev, uint32_t id, uint64_t tick, uint32_
 void okv_evict_del(struct okv_evict *ev, uint32_t id, uint32_t parent)
 {
 	struct okv_evict_node *node = okv_evict_node(ev, id);
-	uint32_t next = node->state == OKV_EVICT_LISTED ? node->next : ev->listed.head;
+	uint32_t next = node->state == OKV_EVICT_LISTED ? next_of(ev, id) : ev->listed.head;
 	uint64_t tick = okv_evict_take(ev, id);
 
 	if (parent != OKV_EVICT_NONE)
@@ -177,7 +201,6 @@ void okv_evict_pass_inner(struct okv_evict *ev, uint32_t id)
 
 void okv_evict_pass_pinned(struct okv_evict *ev, uint32_t id)
 {
-	assert(okv_evict_node(ev, id)->nr_pins > 0);
 	take_off(ev, id);
 	list_insert(ev, &ev->parked, id, OKV_EVICT_NONE);
 	okv_evict_node(ev, id)->state = OKV_EVICT_PARKED;
@@ -197,8 +220,8 @@ void okv_evict_unpin(struct okv_evict *ev, uint32_t id)
 {
 	struct okv_evict_node *node = okv_evict_node(ev, id);
 
-	assert(node->nr_pins > 0);
-	node->nr_pins--;
+	if (node->nr_pins)
+		node->nr_pins--;
 	if (node->nr_pins == 0 && node->state == OKV_EVICT_PARKED) {
 		take_off(ev, id);
 		list_sorted(ev, id, ev->listed.head);

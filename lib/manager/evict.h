@@ -9,6 +9,8 @@
  *
  * Owns the two lists and the clock of touches. The nodes lie in the index's entries and are
  * named by entry id; keys, tables and extents are the index's. The index's one writer enters.
+ * Others may write to that memory where it is a pool's: overwritten nodes spoil the order, and
+ * nothing else is written or waited for on their word.
  */
 #ifndef OKV_EVICT_H
 #define OKV_EVICT_H
@@ -58,6 +60,7 @@ struct okv_evict_list {
  * struct okv_evict - the order
  * @chunks: the owner's records, 1 << OKV_EVICT_CHUNK_SHIFT in each chunk
  * @stride: bytes from one record to the next
+ * @nr_ids: records below have been initialised: no link leads anywhere else
  * @listed: ticks never fall from head to tail
  * @parked: every node has a pin
  * @tick:   the last one given out
@@ -65,6 +68,7 @@ struct okv_evict_list {
 struct okv_evict {
 	unsigned char		**chunks;
 	uint32_t		stride;
+	uint32_t		nr_ids;
 	struct okv_evict_list	listed;
 	struct okv_evict_list	parked;
 	uint64_t		tick;

@@ -203,7 +203,7 @@ static inline bool is_id(const struct okv_index *ix, uint32_t id)
 /* OKV_ENTRY_NONE: none, or none that can be. */
 static inline uint32_t parent_of(const struct okv_index *ix, const struct okv_entry *e)
 {
-	uint32_t parent = e->parent;
+	uint32_t parent = OKV_READ_ONCE(e->parent);
 
 	return is_id(ix, parent) ? parent : OKV_ENTRY_NONE;
 }
@@ -565,21 +565,21 @@ static inline void table_prefetch_entry(const struct okv_index *ix, const struct
 	}
 }
 
-/* Where the table has it: an entry that is not dropped. */
+/* Where the table has it: an entry that is not dropped. NULL: nowhere, since others have written to it. */
 static struct okv_bucket *bucket_of(const struct okv_index *ix, uint32_t tag, uint32_t id)
 {
-	const struct table *tab = &ix->tab;
+	const struct table *tab;
 	uint32_t at, nr;
 
-	for (;; tab = &ix->old) {
+	for (tab = &ix->tab; tab && tab->buckets; tab = tab == &ix->tab ? &ix->old : NULL) {
 		for (at = tag >> tab->shift, nr = 0; nr <= tab->mask; nr++, at = (at + 1) & tab->mask) {
 			if (okv_slots_with(tab->buckets[at].ids, id + 1))
 				return &tab->buckets[at];
 			if (tab->buckets[at].nr_passed == 0)
 				break;
 		}
-		assert(tab == &ix->tab && ix->old.buckets);
 	}
+	return NULL;
 }
 
 /* Carry one bucket over. Its entries may be at home in earlier ones, all empty by now. */
@@ -870,21 +870,23 @@ static uint32_t *tails_head(const struct okv_index *ix, uint32_t ns, uint32_t pa
 	return parent == OKV_ENTRY_NONE ? &ix->ns_tails[ns] : &entry_of(ix, parent)->tails;
 }
 
-static void tail_add(struct okv_index *ix, uint32_t id)
+/* Of a partial tail at position 0 the namespace has room in ns_tails. */
+static void tail_add(struct okv_index *ix, uint32_t id, uint32_t ns, uint32_t parent)
 {
 	struct okv_entry *e = entry_of(ix, id);
-	uint32_t *head = tails_head(ix, okv_entry_ns(e), e->parent);
+	uint32_t *head = tails_head(ix, ns, parent), next = OKV_READ_ONCE(*head);
 
 	e->tail_prev = OKV_ENTRY_NONE;
-	e->tail_next = *head;
-	if (is_id(ix, e->tail_next))
-		entry_of(ix, e->tail_next)->tail_prev = id;
+	e->tail_next = next;
+	if (is_id(ix, next))
+		entry_of(ix, next)->tail_prev = id;
 	*head = id;
 }
 
 static void tail_del(struct okv_index *ix, const struct okv_entry *e)
 {
-	uint32_t parent = parent_of(ix, e), ns = okv_entry_ns(e), prev = e->tail_prev, next = e->tail_next;
+	uint32_t parent = parent_of(ix, e), ns = okv_entry_ns(e);
+	uint32_t prev = OKV_READ_ONCE(e->tail_prev), next = OKV_READ_ONCE(e->tail_next);
 
 	if (is_id(ix, prev))
 		entry_of(ix, prev)->tail_next = next;
@@ -1038,7 +1040,7 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 	if (block->parent != OKV_ENTRY_NONE)
 		entry_of(ix, block->parent)->nr_children++;
 	if (is_partial)
-		tail_add(ix, id);
+		tail_add(ix, id, block->ns, block->parent);
 	table_add(&ix->tab, tag, id);
 	(void)OKV_FAILPOINT("index.insert_listed");
 	ix->nr_entries++;
@@ -1245,7 +1247,7 @@ static bool verify(const struct okv_index *ix, const struct omnikv_key *keys, co
 
 			if (!okv_key_equal(e, &keys[w->position - 1]))
 				return false;
-			w->id = e->parent;
+			w->id = OKV_READ_ONCE(e->parent);
 			if (--w->position == w->until) {
 				if (w->id != w->expected)
 					return false;
@@ -1301,12 +1303,14 @@ void okv_index_usable(const struct okv_index *ix, uint32_t groups, struct okv_in
 size_t okv_index_tails(const struct okv_index *ix, uint32_t ns, uint32_t parent, struct okv_index_tail *tails,
 		       size_t max)
 {
+	uint32_t nr_steps = ix->nr_ids;	/* no list is longer */
 	size_t nr = 0;
 	uint32_t id;
 
 	if (parent == OKV_ENTRY_NONE ? ns >= ix->nr_ns_tails : (entry_of(ix, parent)->name & OKV_ENTRY_F_PARTIAL) != 0)
 		return 0;
-	for (id = *tails_head(ix, ns, parent); id != OKV_ENTRY_NONE; id = entry_of(ix, id)->tail_next) {
+	for (id = OKV_READ_ONCE(*tails_head(ix, ns, parent)); is_id(ix, id) && nr_steps--;
+	     id = OKV_READ_ONCE(entry_of(ix, id)->tail_next)) {
 		const struct okv_entry *e = entry_of(ix, id);
 
 		if (e->name & OKV_ENTRY_F_DROPPED)
@@ -1322,17 +1326,17 @@ size_t okv_index_tails(const struct okv_index *ix, uint32_t ns, uint32_t parent,
 
 /*
  * One step of a walk: the run or the absent block that ends at @w, into @run when there is one.
- * Returns false when the walk's end is not where it was expected.
+ * Returns false when the walk's end is not where it was expected, or the walk leads out of the index.
  */
 static inline bool run_step(const struct okv_index *ix, struct walk *w, uint32_t group, struct okv_index_run *run)
 {
 	const struct okv_group *g = &record_of(ix, w->id)->groups[group];
-	uint32_t nr = g->run_blocks, up = g->run_parent;
+	uint32_t nr = g->run_blocks ? g->run_blocks : 1, up = OKV_READ_ONCE(g->run_parent);
 
 	run->nr_blocks = 0;
 	if (g->nr_granules == 0) {
 		nr = 1;
-		up = entry_of(ix, w->id)->parent;
+		up = OKV_READ_ONCE(entry_of(ix, w->id)->parent);
 	} else {
 		if (nr > w->position - w->until)
 			nr = w->position - w->until;
@@ -1352,8 +1356,11 @@ static inline bool run_step(const struct okv_index *ix, struct walk *w, uint32_t
 		return up == w->expected;
 	}
 	w->id = up;
-	if (w->position > w->until)
+	if (w->position > w->until) {
+		if (!is_id(ix, up))
+			return false;
 		prefetch_group(ix, up, group);
+	}
 	return true;
 }
 
@@ -1380,12 +1387,15 @@ int64_t okv_index_runs(const struct okv_index *ix, uint32_t id, uint32_t group, 
 		return 0;
 	w.position = entry_of(ix, id)->position + 1;
 	while (w.position > w.until) {
-		run_step(ix, &w, group, &run);
-		if (run.nr_blocks == 0)
-			continue;
-		if (nr == max)
-			return -ENOSPC;
-		runs[nr++] = run;
+		bool goes_on = run_step(ix, &w, group, &run);
+
+		if (run.nr_blocks != 0) {
+			if (nr == max)
+				return -ENOSPC;
+			runs[nr++] = run;
+		}
+		if (!goes_on)
+			break;
 	}
 	runs_reverse(runs, nr);
 	return (int64_t)nr;
@@ -1449,7 +1459,9 @@ void okv_index_blocks(const struct okv_index *ix, uint32_t id, uint32_t from, ui
 		ids[position - from] = id;
 		if (position == 0)
 			return;
-		id = entry_of(ix, id)->parent;
+		id = OKV_READ_ONCE(entry_of(ix, id)->parent);
+		if (!is_id(ix, id))
+			return;
 		if (id >= AHEAD)
 			prefetch(entry_of(ix, id - AHEAD));
 	}
@@ -1466,7 +1478,7 @@ int okv_index_get(const struct okv_index *ix, uint32_t id, struct okv_index_info
 	memcpy(info->key.bytes, e->key, sizeof(e->key));
 	info->key.len = okv_entry_key_len(e);
 	info->ns = okv_entry_ns(e);
-	info->parent = e->parent;
+	info->parent = parent_of(ix, e);
 	info->position = e->position;
 	info->nr_tokens = entry_tokens(ix, e);
 	info->is_partial = e->name & OKV_ENTRY_F_PARTIAL;
@@ -1504,6 +1516,8 @@ int okv_index_attach(struct okv_index *ix, uint32_t id, uint32_t group, const st
 		return -EEXIST;
 	e = entry_of(ix, id);
 	bucket = bucket_of(ix, e->tag, id);
+	if (!bucket)
+		return -ESTALE;
 	group_set(ix, parent_of(ix, e), group, &new, extent, crc32c);
 	/* Absent until its length is there; a seal that does not count it yet says that it did not get so far. */
 	bucket_begin(bucket);
@@ -1556,7 +1570,6 @@ int okv_index_pin(struct okv_index *ix, uint32_t id)
 
 void okv_index_unpin(struct okv_index *ix, uint32_t id)
 {
-	assert(is_live(ix, id));
 	okv_evict_unpin(&ix->order, id);
 	ix->nr_pins--;
 }
@@ -1566,13 +1579,13 @@ static inline bool is_leaf(const struct okv_entry *e)
 	return (e->name & OKV_ENTRY_F_PARTIAL) || e->nr_children == 0;
 }
 
+/* It is in one of them, but where others have written there. */
 static void unlist(struct okv_index *ix, uint32_t id)
 {
-	uint32_t tag = entry_of(ix, id)->tag;
-	bool was_there = table_del(&ix->tab, tag, id) || (ix->old.buckets && table_del(&ix->old, tag, id));
+	uint32_t tag = OKV_READ_ONCE(entry_of(ix, id)->tag);
 
-	assert(was_there);
-	(void)was_there;
+	if (!table_del(&ix->tab, tag, id) && ix->old.buckets)
+		table_del(&ix->old, tag, id);
 }
 
 /* @id is a leaf without pins; its node has been taken out of the order, or will be. */
@@ -1587,14 +1600,15 @@ static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent 
 		extents[i].generation = rec->groups[i].generation;
 		extents[i].nr_granules = rec->groups[i].nr_granules;
 	}
+	/* Counts fall to 0 at most, whatever others have made of this entry. */
 	if (e->name & OKV_ENTRY_F_DROPPED)
-		ix->nr_dropped--;
+		ix->nr_dropped -= ix->nr_dropped != 0;
 	else
 		unlist(ix, id);
 	(void)OKV_FAILPOINT("index.remove_unlisted");
 	if (e->name & OKV_ENTRY_F_PARTIAL) {
 		tail_del(ix, e);
-		ix->nr_partial--;
+		ix->nr_partial -= ix->nr_partial != 0;
 	}
 	if (parent != OKV_ENTRY_NONE) {
 		struct okv_entry *up = entry_of(ix, parent);
@@ -1607,7 +1621,7 @@ static void remove_leaf(struct okv_index *ix, uint32_t id, struct omnikv_extent 
 	(void)OKV_FAILPOINT("index.remove_gone");
 	OKV_ORDERED_STORE(&e->parent, ix->free_ids);
 	ix->free_ids = id;
-	ix->nr_entries--;
+	ix->nr_entries -= ix->nr_entries != 0;
 }
 
 /*
@@ -1689,7 +1703,8 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 
 		if (!is_id(ix, id))
 			break;
-		if (!is_leaf(entry_of(ix, id))) {
+		/* One that is not there is listed where others have written to the order. */
+		if (!is_live(ix, id) || !is_leaf(entry_of(ix, id))) {
 			okv_evict_pass_inner(&ix->order, id);
 			continue;
 		}
@@ -1720,12 +1735,12 @@ size_t okv_index_evict(struct okv_index *ix, size_t nr, struct omnikv_extent *ex
 			remove_leaf(ix, id, extents + done * ix->nr_groups);
 			done++;
 			nr_ahead--;
-			if (done == nr || parent == OKV_ENTRY_NONE || !is_leaf(entry_of(ix, parent)) ||
+			if (done == nr || !is_live(ix, parent) || !is_leaf(entry_of(ix, parent)) ||
 			    !okv_evict_is_next(&ix->order, parent, tick) || is_held(ix, parent))
 				break;
 			id = parent;
 		}
-		if (parent != OKV_ENTRY_NONE)
+		if (is_live(ix, parent))
 			okv_evict_succeed(&ix->order, parent, tick, okv_evict_oldest(&ix->order));
 	}
 	return done;
@@ -1986,10 +2001,12 @@ static int relink(struct okv_index *ix)
 		if (parent != OKV_ENTRY_NONE)
 			entry_of(ix, parent)->nr_children++;
 		if (e->name & OKV_ENTRY_F_PARTIAL) {
-			ret = parent == OKV_ENTRY_NONE ? ns_tails_grow(ix, okv_entry_ns(e)) : 0;
+			uint32_t ns = okv_entry_ns(e);
+
+			ret = parent == OKV_ENTRY_NONE ? ns_tails_grow(ix, ns) : 0;
 			if (ret)
 				break;
-			tail_add(ix, id);
+			tail_add(ix, id, ns, parent);
 			ix->nr_partial++;
 		}
 		table_add(&ix->tab, e->tag, id);
@@ -2169,7 +2186,7 @@ uint32_t okv_index_nr_ids(const struct okv_index *ix)
 
 void okv_index_heat(const struct okv_index *ix, uint64_t *heat)
 {
-	uint32_t id, up;
+	uint32_t id, up, nr;
 
 	memset(heat, 0, ix->nr_ids * sizeof(*heat));
 	for (id = 0; id < ix->nr_ids; id++) {
@@ -2177,7 +2194,9 @@ void okv_index_heat(const struct okv_index *ix, uint64_t *heat)
 
 		if (e->name == 0 || entry_heat(e) == 0)
 			continue;
-		for (up = id; up != OKV_ENTRY_NONE; up = entry_of(ix, up)->parent)
+		/* No path is longer than there are entries. */
+		nr = ix->nr_ids;
+		for (up = id; up != OKV_ENTRY_NONE && nr--; up = parent_of(ix, entry_of(ix, up)))
 			heat[up] += entry_heat(e);
 	}
 }

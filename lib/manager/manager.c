@@ -368,7 +368,7 @@ static size_t okv_shelf_evict(struct okv_visit *visit, struct okv_shelf *shelf, 
 
 	for (size_t i = 0; i < nr_left * shelf->nr_groups; i++) {
 		*freed += extents[i].nr_granules;
-		shelf->nr_granules -= extents[i].nr_granules;
+		okv_shelf_less(shelf, extents[i].nr_granules);
 		okv_visit_give(visit, &extents[i]);
 	}
 	return nr_left;

@@ -62,6 +62,12 @@ struct okv_shelf {
 	uint32_t		nr_owned_ids;
 };
 
+/** A block of @shelf left; it says itself how large it was, also where others have written to it. */
+static inline void okv_shelf_less(struct okv_shelf *shelf, uint64_t nr_granules)
+{
+	shelf->nr_granules -= nr_granules < shelf->nr_granules ? nr_granules : shelf->nr_granules;
+}
+
 /** A plan that spaces share; equal plans are one. */
 struct okv_space_plan {
 	struct okv_space_plan	*next;

@@ -153,13 +153,37 @@ static bool is_admitted(const struct okv_tier *tier, const struct okv_index_vict
 	return tier->admit == OMNIKV_SPILL_ADMIT_ALL || victim->heat >= 1;
 }
 
+/* Where others may write to the index a victim can claim to be anything: only a block of its namespace is written. */
+static struct omnikv_space *space_of_victim(const struct omnikv_manager *manager, const struct okv_demotion *dem,
+					    uint32_t i)
+{
+	uint32_t ns = dem->victims[i].ns;
+	struct omnikv_space *space = ns < manager->nr_ids ? manager->space_of_id[ns] : NULL;
+
+	if (!space || space->shelf->nr_groups != dem->nr_groups)
+		return NULL;
+	for (uint32_t g = 0; g < dem->nr_groups; g++) {
+		const struct omnikv_extent *extent = &dem->extents[i * dem->nr_groups + g];
+		uint64_t nr_granules = space->plan->plan.groups[g].nr_granules;
+
+		if (extent->nr_granules && (extent->nr_granules != nr_granules || extent->granule >= manager->nr_granules ||
+					    nr_granules > manager->nr_granules - extent->granule))
+			return NULL;
+	}
+	return space;
+}
+
 /* Inside a visit: what is to be written of victim @i. */
 static void prepare_put(struct omnikv_manager *manager, struct okv_demotion *dem, uint32_t i)
 {
+	const struct omnikv_space *space = space_of_victim(manager, dem, i);
 	const struct okv_index_victim *victim = &dem->victims[i];
-	const struct omnikv_space *space = manager->space_of_id[victim->ns];
 	struct okv_store_put *put = &dem->puts[dem->nr_puts];
 
+	if (!space) {
+		manager->stats.blocks_lost++;
+		return;
+	}
 	if (victim->is_dropped || !is_admitted(manager->tier, victim)) {
 		manager->stats.blocks_not_admitted += !victim->is_dropped;
 		return;
@@ -200,7 +224,7 @@ static uint32_t demote_begin(struct omnikv_manager *manager, uint64_t nr_granule
 		dem->nr_groups = shelf->nr_groups;
 		dem->nr_blocks = okv_index_evict(shelf->index, nr, dem->extents, dem->victims);
 		for (uint32_t i = 0; i < dem->nr_blocks * dem->nr_groups; i++) {
-			shelf->nr_granules -= dem->extents[i].nr_granules;
+			okv_shelf_less(shelf, dem->extents[i].nr_granules);
 			manager->tier_granules += dem->extents[i].nr_granules;
 		}
 		if (!dem->nr_blocks) {

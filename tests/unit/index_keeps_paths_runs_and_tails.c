@@ -682,6 +682,133 @@ static void overwritten_ids_end_a_walk(void **state)
 	free(pool.base);
 }
 
+/* A word that ids, counts and links could be. */
+static uint32_t scribble(uint32_t *seed)
+{
+	uint32_t word;
+
+	*seed = *seed * 1664525u + 1013904223u;
+	word = *seed >> 8;
+	switch (word & 7) {
+	case 0:
+		return UINT32_MAX;
+	case 1:
+		return *seed;
+	case 2:
+		return 0;
+	default:
+		return word >> 3 & 63;
+	}
+}
+
+/* Words of the index, anywhere but in its head: what another process of the pool can write at any time. */
+static void overwrite(const struct full_pool *pool, const struct okv_index *ix, uint32_t nr, uint32_t *seed)
+{
+	size_t from = okv_index_off(ix) + sizeof(struct okv_index_head), to = pool->used;
+
+	for (uint32_t i = 0; i < nr; i++) {
+		uint32_t word = scribble(seed);
+		size_t at = from + (((uint64_t)scribble(seed) << 20 ^ (*seed >> 4)) % (to - from)) / 4 * 4;
+
+		memcpy(pool->base + at, &word, sizeof(word));
+	}
+}
+
+/* Every operation of the writer once more. Answers may be wrong; they come, and from within the index. */
+static void use_everything(struct okv_index *ix, uint32_t round)
+{
+	struct omnikv_extent extents[2] = { { 8 * round, 1, 2 } }, out[8 * 2], extent;
+	struct okv_index_victim victims[8];
+	struct okv_index_run runs[64];
+	struct okv_index_tail tails[4];
+	struct okv_index_block block = { .ns = 7, .parent = OKV_ENTRY_NONE, .nr_tokens = T, .extents = extents,
+					 .crc32c = (uint32_t[2]){ 0 } };
+	struct okv_index_info info;
+	struct okv_index_stats stats;
+	struct omnikv_key keys[8];
+	struct okv_index_hit hit;
+	uint64_t heat[128];
+	uint32_t id, crc;
+
+	for (uint32_t i = 0; i < 8; i++)
+		keys[i] = key_of(100 + (round % 3) * 10 + i);
+	okv_index_match(ix, 7, keys, 8, round & 1 ? OKV_INDEX_MATCH_F_CHAINED : 0, &hit);
+	if (hit.nr_blocks) {
+		okv_index_hit_runs(ix, &hit, 0, 0, runs, 64);
+		okv_index_runs(ix, hit.entry, 1, 0, runs, 64);
+		okv_index_touch(ix, hit.entry);
+		okv_index_extent(ix, hit.entry, 0, &extent, &crc);
+		if (!okv_index_pin(ix, hit.entry)) {
+			okv_index_evict(ix, 2, out, victims);
+			okv_index_unpin(ix, hit.entry);
+		}
+		okv_index_attach(ix, hit.entry, 1, &(struct omnikv_extent){ 8 * round + 2, 1, 2 }, 1);
+		block.parent = hit.entry;
+		block.position = (uint32_t)hit.nr_blocks;
+		okv_index_usable(ix, 2, &hit);
+	}
+	for (uint32_t i = 0; i < 4; i++) {
+		keys[0] = key_of(1000 + 4 * round + i);
+		block.key = keys;
+		block.nr_tokens = i & 1 ? T / 2 : T;
+		if (!okv_index_insert(ix, &block, &id) && !okv_index_get(ix, id, &info))
+			assert_true(info.parent == OKV_ENTRY_NONE || info.parent < okv_index_nr_ids(ix));
+	}
+	okv_index_tails(ix, 7, block.parent, tails, 4);
+	okv_index_tails(ix, 7, OKV_ENTRY_NONE, tails, 4);
+	id = round % okv_index_nr_ids(ix);
+	okv_index_remove(ix, id, out);
+	if (round % 5 == 0)
+		okv_index_drop(ix, (id + 3) % okv_index_nr_ids(ix));
+	if (okv_index_nr_ids(ix) <= 128)
+		okv_index_heat(ix, heat);
+	okv_index_evict(ix, 8, out, victims);
+	okv_index_stats(ix, &stats);
+}
+
+/* One that scribbles over a pool's index spoils the cache, and not the process of the manager. */
+static void overwritten_index_ends_no_writer(void **state)
+{
+	struct omnikv_extent extents[2] = { { 0, 1, 2 } };
+	struct okv_index_config config = { .nr_groups = 2, .optional_groups = 2, .block_tokens = T, .seed = "scribbled" };
+	uint32_t seed = 1, id;
+
+	(void)state;
+	alarm(100);
+	for (uint32_t world = 0; world < 400; world++) {
+		struct full_pool pool = { .base = aligned_alloc(64, 1 << 20), .used = 64 };
+		struct okv_index_allocator mem = { .alloc = evicting_alloc, .free = keep_mem, .opaque = &pool,
+						   .base = pool.base, .claim = claim_nothing };
+		struct okv_index *ix;
+
+		assert_non_null(pool.base);
+		config.allocator = &mem;
+		assert_int_equal(okv_index_create(&config, &ix), 0);
+		assert_int_equal(okv_index_reserve(ix, 96), 0);
+		for (uint32_t path = 0; path < 3; path++) {
+			struct okv_index_block block = { .ns = 7, .parent = OKV_ENTRY_NONE, .nr_tokens = T, .extents = extents,
+							 .crc32c = (uint32_t[2]){ 0 } };
+
+			for (uint32_t i = 0; i < 8; i++) {
+				struct omnikv_key key = key_of(100 + path * 10 + i);
+
+				extents[0].granule += 2;
+				block.key = &key;
+				block.position = i;
+				assert_int_equal(okv_index_insert(ix, &block, &id), 0);
+				block.parent = id;
+			}
+		}
+		for (uint32_t round = 0; round < 20; round++) {
+			overwrite(&pool, ix, 1 + world % 200, &seed);
+			use_everything(ix, round);
+		}
+		okv_index_leave(ix);
+		free(pool.base);
+	}
+	alarm(0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -699,6 +826,7 @@ int main(void)
 		cmocka_unit_test(path_stops_at_the_first_refusal),
 		cmocka_unit_test(growth_may_evict_from_the_index),
 		cmocka_unit_test(overwritten_ids_end_a_walk),
+		cmocka_unit_test(overwritten_index_ends_no_writer),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
