@@ -146,9 +146,27 @@ static void signal_put(struct omnikv_device *dev, struct okv_cuda_word *word)
 static uint32_t host_sum(const struct okv_op *op, uint32_t idx)
 {
 	struct okv_run run;
+	uint32_t crc = 0;
+	uint64_t off;
 
-	okv_op_piece_run(op, idx, &run);
-	return okv_crc32c(op->sqe.opcode == OMNIKV_OP_STORE ? run.dst : run.src, run.bytes);
+	for (off = 0; off < op->sqe.pieces[idx].bytes; off += run.bytes) {
+		okv_op_piece_run(op, idx, off, &run);
+		crc = okv_crc32c_extend(crc, op->sqe.opcode == OMNIKV_OP_STORE ? run.dst : run.src, run.bytes);
+	}
+	return crc;
+}
+
+/* The sum of piece @idx from those of its runs, the next of which is number @k of the part. */
+static uint32_t device_sum(const struct cuda_part *part, uint32_t idx, uint32_t *k)
+{
+	uint32_t rest = okv_op_piece_rows(part->op, idx), crc = part->sums[*k];
+	struct okv_crc32c_shift shift;
+
+	if (rest > 1)
+		okv_crc32c_shift_init(&shift, part->op->sqe.rows[idx].slice_bytes);
+	for ((*k)++; --rest; (*k)++)
+		crc = okv_crc32c_combine(&shift, crc, part->sums[*k]);
+	return crc;
 }
 
 static void part_moved(struct cuda_part *part)
@@ -166,7 +184,7 @@ static void part_moved(struct cuda_part *part)
 			continue;
 		crc = 0;
 		if (part->has_crc)
-			crc = part->sums[k++];
+			crc = device_sum(part, i, &k);
 		else if (op->sqe.crc)
 			crc = host_sum(op, i);
 		okv_op_piece_moved(op, i, crc);
@@ -255,17 +273,14 @@ static uint64_t bounce_room(struct cuda_lane *lane, uint64_t want)
 	return room < want ? room : want;
 }
 
-/*
- * Add the bytes of piece @run from @off on. Returns how many were added: fewer where a chunk of the pool ends, or none
- * where there is no room.
- */
+/* Add the bytes of @run. Returns how many were added: fewer where a chunk of the pool ends, or none where there is no room. */
 static uint64_t add_host(struct cuda_ring *cr, struct cuda_lane *lane, struct cuda_part *part, const struct okv_run *run,
-			 uint64_t off, uint64_t *bounced)
+			 uint64_t *bounced)
 {
 	bool is_load = lane->dir == OKV_H2D;
-	unsigned char *host = (unsigned char *)(uintptr_t)(is_load ? run->src : run->dst) + off;
-	uint64_t there = (uintptr_t)(is_load ? run->dst : run->src) + off;
-	uint64_t len = run->bytes - off, ptr, at;
+	unsigned char *host = (unsigned char *)(uintptr_t)(is_load ? run->src : run->dst);
+	uint64_t there = (uintptr_t)(is_load ? run->dst : run->src);
+	uint64_t len = run->bytes, ptr, at;
 	/* Neighbours of one registration join: the first byte of a chunk never follows the last of another. */
 	bool may_join = (uint64_t)(host - cr->map->base) % cr->map->chunk_bytes;
 
@@ -300,6 +315,7 @@ static bool part_collect(struct omnikv_ring *ring, struct cuda_lane *lane, struc
 	struct cuda_ring *cr = ring_of(ring);
 	struct okv_op *op = lane->op;
 	uint64_t bounced = 0, len;
+	uint32_t nr_rows = 0;
 	struct okv_run run;
 
 	part->op = op;
@@ -315,18 +331,23 @@ static bool part_collect(struct omnikv_ring *ring, struct cuda_lane *lane, struc
 			lane->piece++;
 			continue;
 		}
-		okv_op_piece_run(op, lane->piece, &run);
+		/* Each row of a piece that ends here is summed by itself. */
+		if (!lane->off || !nr_rows)
+			nr_rows += okv_op_piece_rows(op, lane->piece);
+		if (nr_rows > MAX_RUNS)
+			break;
+		okv_op_piece_run(op, lane->piece, lane->off, &run);
 		if (lane->dir == OKV_D2D) {
 			len = run.bytes;
 			okv_cuda_list_add(&part->list, true, (uintptr_t)run.dst, (uintptr_t)run.src, len, (uintptr_t)run.dst,
 					  (uintptr_t)run.src);
 		} else {
-			len = add_host(cr, lane, part, &run, lane->off, &bounced);
+			len = add_host(cr, lane, part, &run, &bounced);
 			if (!len)
 				break;
 		}
 		lane->off += len;
-		if (lane->off == run.bytes) {
+		if (lane->off == op->sqe.pieces[lane->piece].bytes) {
 			lane->off = 0;
 			lane->piece++;
 		}
@@ -346,15 +367,18 @@ static int part_sum(struct omnikv_ring *ring, struct cuda_lane *lane, struct cud
 	struct okv_op *op = part->op;
 	uint32_t i, nr = 0;
 	struct okv_run run;
+	uint64_t off;
 
 	if (!op->sqe.crc || !cuda->kernels[OKV_KERNEL_CRC32C])
 		return 0;
 	for (i = part->first_piece; i < part->end_piece; i++) {
 		if (!okv_op_is_held(op, i))
 			continue;
-		okv_op_piece_run(op, i, &run);
-		part->spans[nr].addr = lane->dir == OKV_D2H ? (uintptr_t)run.src : (uintptr_t)run.dst;
-		part->spans[nr++].bytes = run.bytes;
+		for (off = 0; off < op->sqe.pieces[i].bytes; off += run.bytes) {
+			okv_op_piece_run(op, i, off, &run);
+			part->spans[nr].addr = lane->dir == OKV_D2H ? (uintptr_t)run.src : (uintptr_t)run.dst;
+			part->spans[nr++].bytes = run.bytes;
+		}
 	}
 	if (!nr)
 		return 0;

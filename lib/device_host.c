@@ -169,20 +169,25 @@ static bool look_around(struct omnikv_ring *ring, struct okv_op *op)
 	return host->running == op;
 }
 
-/* One piece larger than a step. */
-static bool copy_large(struct omnikv_ring *ring, struct okv_op *op, uint32_t idx, struct okv_run *run)
+/* One piece larger than a step, or in rows. */
+static bool copy_large(struct omnikv_ring *ring, struct okv_op *op, uint32_t idx)
 {
-	uint64_t rest = run->bytes;
+	uint64_t bytes = op->sqe.pieces[idx].bytes, off = 0, step = 0;
+	struct okv_run run;
 	uint32_t crc = 0;
 
-	while (rest) {
-		run->bytes = rest < STEP_BYTES ? rest : STEP_BYTES;
-		okv_copy_run_extend(run, op->sqe.crc ? &crc : NULL);
-		rest -= run->bytes;
-		run->src = (const unsigned char *)run->src + run->bytes;
-		run->dst = (unsigned char *)run->dst + run->bytes;
-		if (rest && !look_around(ring, op))
-			return false;
+	while (off < bytes) {
+		if (step >= STEP_BYTES) {
+			step = 0;
+			if (!look_around(ring, op))
+				return false;
+		}
+		okv_op_piece_run(op, idx, off, &run);
+		if (run.bytes > STEP_BYTES)
+			run.bytes = STEP_BYTES;
+		okv_copy_run_extend(&run, op->sqe.crc ? &crc : NULL);
+		off += run.bytes;
+		step += run.bytes;
 	}
 	okv_op_piece_moved(op, idx, crc);
 	return true;
@@ -212,8 +217,8 @@ static void execute(struct omnikv_ring *ring, struct okv_op *op)
 		for (nr = 0; nr < STEP_RUNS && bytes < STEP_BYTES && next < op->sqe.nr_pieces; next++) {
 			if (!okv_op_is_held(op, next))
 				continue;
-			okv_op_piece_run(op, next, &runs[nr]);
-			if (runs[nr].bytes > STEP_BYTES)
+			okv_op_piece_run(op, next, 0, &runs[nr]);
+			if (runs[nr].bytes > STEP_BYTES || runs[nr].bytes < op->sqe.pieces[next].bytes)
 				break;
 			bytes += runs[nr].bytes;
 			idx[nr++] = next;
@@ -222,7 +227,7 @@ static void execute(struct omnikv_ring *ring, struct okv_op *op)
 		for (i = 0; i < nr; i++)
 			okv_op_piece_moved(op, idx[i], op->sqe.crc ? crc[i] : 0);
 		if (!nr && next < op->sqe.nr_pieces) {
-			if (!copy_large(ring, op, next, &runs[0]))
+			if (!copy_large(ring, op, next))
 				return;
 			next++;
 		}

@@ -22,7 +22,6 @@
 #include <sys/mman.h>
 
 #include "copy.h"
-#include "crc32c.h"
 #include "kernels/kernels.h"
 #include "ring.h"
 
@@ -32,8 +31,8 @@
 /* Device memory to device memory, bytes a second. */
 #define D2D_BYTES_S		1e12
 
-/* What F_KERNELS launches: pieces at once, and CTAs, fewer than there is work for. */
-#define BATCH_PIECES		256
+/* What F_KERNELS launches: runs at once, and CTAs, fewer than there is work for. */
+#define BATCH_RUNS		256
 #define BATCH_CTAS		2
 
 enum sim_engine_id { ENGINE_H2D, ENGINE_D2H, ENGINE_D2D, NR_ENGINES };
@@ -65,14 +64,18 @@ struct sim_grave {
 	uint64_t		bytes;
 };
 
-/* Pieces of one transfer that the next launch moves. */
+/* Runs of one transfer that the next launch moves; a piece in rows may be in several launches. */
 struct sim_batch {
 	const struct okv_kernel_ops *ops;
 	uint32_t		nr;
-	uint32_t		idx[BATCH_PIECES];
-	uint32_t		crc[BATCH_PIECES];
-	struct okv_kernel_run	runs[BATCH_PIECES];
-	struct okv_kernel_span	spans[BATCH_PIECES];
+	uint32_t		idx[BATCH_RUNS];
+	bool			is_last[BATCH_RUNS];	/* of its piece */
+	uint32_t		crc[BATCH_RUNS];
+	struct okv_kernel_run	runs[BATCH_RUNS];
+	struct okv_kernel_span	spans[BATCH_RUNS];
+	/* of a piece whose last run is still to come */
+	uint32_t		sum;
+	bool			is_torn;
 };
 
 struct sim_device {
@@ -526,6 +529,7 @@ static void batch_launch(struct okv_op *op)
 	struct sim_batch *batch = sim_of(op->ring->dev)->batch;
 	struct okv_copy_args copy = { .align_dst = op->sqe.opcode == OMNIKV_OP_STORE };
 	struct okv_crc32c_args sum = { .crc = (uintptr_t)batch->crc };
+	bool has_crc = okv_op_wants_crc(op);
 	uint32_t nr = batch->nr, i;
 	int ret;
 
@@ -539,33 +543,46 @@ static void batch_launch(struct okv_op *op)
 			copy.max_bytes = batch->runs[i].bytes;
 	}
 	ret = okv_launch_copy(batch->ops, NULL, BATCH_CTAS, &copy);
-	if (!ret && okv_op_wants_crc(op))
+	if (!ret && has_crc)
 		ret = okv_launch_crc32c(batch->ops, NULL, BATCH_CTAS, &sum);
 	if (ret && !op->error)
 		op->error = ret;
-	for (i = 0; i < nr && !ret; i++)
-		okv_op_piece_moved(op, batch->idx[i], okv_op_wants_crc(op) ? batch->crc[i] : 0);
+	for (i = 0; i < nr; i++) {
+		batch->is_torn |= ret != 0;
+		if (has_crc)
+			batch->sum = omnikv_crc32c_combine(batch->sum, batch->crc[i], batch->runs[i].bytes);
+		if (!batch->is_last[i])
+			continue;
+		if (!batch->is_torn)
+			okv_op_piece_moved(op, batch->idx[i], batch->sum);
+		batch->is_torn = false;
+		batch->sum = 0;
+	}
 }
 
 /* Followed by pieces_moved() before anything else happens to @op. */
 static void move_piece(struct okv_op *op, uint32_t idx)
 {
 	struct sim_batch *batch = sim_of(op->ring->dev)->batch;
+	uint64_t bytes = op->sqe.pieces[idx].bytes, off = 0;
 	struct okv_run run;
 	uint32_t crc = 0;
 
-	okv_op_piece_run(op, idx, &run);
-	if (batch) {
+	while (off < bytes) {
+		okv_op_piece_run(op, idx, off, &run);
+		off += run.bytes;
+		if (!batch) {
+			okv_copy_run_extend(&run, okv_op_wants_crc(op) ? &crc : NULL);
+			continue;
+		}
 		batch->idx[batch->nr] = idx;
+		batch->is_last[batch->nr] = off == bytes;
 		batch->runs[batch->nr++] = (struct okv_kernel_run) { (uintptr_t)run.src, (uintptr_t)run.dst, run.bytes };
-		if (batch->nr == BATCH_PIECES)
+		if (batch->nr == BATCH_RUNS)
 			batch_launch(op);
-		return;
 	}
-	memcpy(run.dst, run.src, run.bytes);
-	if (okv_op_wants_crc(op))
-		crc = okv_crc32c(run.dst, run.bytes);
-	okv_op_piece_moved(op, idx, crc);
+	if (!batch)
+		okv_op_piece_moved(op, idx, crc);
 }
 
 static void pieces_moved(struct okv_op *op)
@@ -591,7 +608,7 @@ static void move_some(struct okv_op *op)
 		} else if (!is_torn) {
 			struct okv_run run;
 
-			okv_op_piece_run(op, i, &run);
+			okv_op_piece_run(op, i, 0, &run);
 			memcpy(run.dst, run.src, sim_random_below(sim, run.bytes));
 			is_torn = true;
 		}
@@ -613,13 +630,16 @@ static int next_failure(struct omnikv_device *dev)
 static void poison_destination(struct okv_op *op)
 {
 	struct okv_run run;
+	uint64_t off;
 	uint32_t i;
 
 	for (i = 0; i < op->sqe.nr_pieces; i++) {
 		if (!okv_op_is_held(op, i))
 			continue;
-		okv_op_piece_run(op, i, &run);
-		memset(run.dst, POISON_BYTE, run.bytes);
+		for (off = 0; off < op->sqe.pieces[i].bytes; off += run.bytes) {
+			okv_op_piece_run(op, i, off, &run);
+			memset(run.dst, POISON_BYTE, run.bytes);
+		}
 	}
 }
 

@@ -177,15 +177,26 @@ uint32_t okv_op_begin(struct okv_op *op)
 	return nr_held;
 }
 
-void okv_op_piece_run(const struct okv_op *op, uint32_t idx, struct okv_run *run)
+void okv_op_piece_run(const struct okv_op *op, uint32_t idx, uint64_t off, struct okv_run *run)
 {
+	const struct omnikv_rows *rows = op->sqe.rows ? &op->sqe.rows[idx] : NULL;
 	const struct omnikv_piece *p = &op->sqe.pieces[idx];
 	unsigned char *hbm = omnikv_hbm_ptr(op->sqe.hbm);
 	unsigned char *there = hbm + p->device_off;
 	unsigned char *here = op->sqe.opcode == OMNIKV_OP_COPY ? hbm + p->extent_off :
 			      op->ring->base + p->extent.granule * op->ring->granule_bytes + p->extent_off;
 
-	run->bytes = p->bytes;
+	if (rows && rows->slice_bytes) {
+		uint64_t row = off / rows->slice_bytes, in = off % rows->slice_bytes;
+
+		here += row * rows->host_row_bytes + in;
+		there += row * rows->device_row_bytes + in;
+		run->bytes = rows->slice_bytes - in;
+	} else {
+		here += off;
+		there += off;
+		run->bytes = p->bytes - off;
+	}
 	run->src = op->sqe.opcode == OMNIKV_OP_STORE ? there : here;
 	run->dst = op->sqe.opcode == OMNIKV_OP_STORE ? here : there;
 }

@@ -63,9 +63,9 @@ bool okv_ring_has_news(struct omnikv_ring *ring);
 
 /** The transfer begins: reference its extents. Returns how many pieces may move; 0 with op->error set ends it at once. */
 uint32_t okv_op_begin(struct okv_op *op);
-/** Fill @run for piece @idx. */
+/** Fill @run from byte @off of what piece @idx moves on, to the end of the piece or, where it has rows, of that slice. */
 struct okv_run;
-void okv_op_piece_run(const struct okv_op *op, uint32_t idx, struct okv_run *run);
+void okv_op_piece_run(const struct okv_op *op, uint32_t idx, uint64_t off, struct okv_run *run);
 /** Piece @idx has arrived whole; @crc is stored when the caller of the ring asked for it. */
 void okv_op_piece_moved(struct okv_op *op, uint32_t idx, uint32_t crc);
 /** No byte moves any more: post the result, or the notification when the result is out already. */
@@ -92,6 +92,14 @@ void okv_ring_spill_exit(struct omnikv_ring *ring);
 static inline bool okv_op_is_held(const struct okv_op *op, uint32_t idx)
 {
 	return op->held[idx / 64] >> (idx % 64) & 1;
+}
+
+/** Runs that piece @idx is made of. */
+static inline uint32_t okv_op_piece_rows(const struct okv_op *op, uint32_t idx)
+{
+	const struct omnikv_rows *rows = op->sqe.rows ? &op->sqe.rows[idx] : NULL;
+
+	return rows && rows->slice_bytes ? (uint32_t)(op->sqe.pieces[idx].bytes / rows->slice_bytes) : 1;
 }
 
 static inline bool okv_op_is_moved(const struct okv_op *op, uint32_t idx)

@@ -148,21 +148,45 @@ static bool is_within(uint64_t off, uint64_t bytes, uint64_t limit)
 	return !__builtin_add_overflow(off, bytes, &end) && end <= limit;
 }
 
-static bool is_piece_valid(const struct omnikv_piece *p, uint8_t opcode, uint64_t granule_bytes,
-			   uint64_t hbm_bytes)
+/* Bytes from the first to behind the last one of @nr slices. */
+static bool rows_span(uint64_t nr, uint64_t row_bytes, uint64_t slice_bytes, uint64_t *span)
 {
-	uint64_t extent_bytes;
+	*span = (nr - 1) * row_bytes + slice_bytes;
+	return row_bytes >= slice_bytes;
+}
 
-	if (!p->bytes || (!okv_op_spills(opcode) && !is_within(p->device_off, p->bytes, hbm_bytes)))
+/* What the piece takes up on either side: nothing overflows, since rows are counted and 32 bits wide. */
+static bool piece_spans(const struct omnikv_piece *p, const struct omnikv_rows *rows, uint64_t *host, uint64_t *device)
+{
+	uint64_t nr;
+
+	*host = *device = p->bytes;
+	if (!rows)
+		return true;
+	if (!rows->slice_bytes || rows->reserved)
+		return !rows->slice_bytes && !rows->host_row_bytes && !rows->device_row_bytes && !rows->reserved;
+	nr = p->bytes / rows->slice_bytes;
+	return nr <= OMNIKV_ROWS_MAX && p->bytes % rows->slice_bytes == 0 &&
+	       rows_span(nr, rows->host_row_bytes, rows->slice_bytes, host) &&
+	       rows_span(nr, rows->device_row_bytes, rows->slice_bytes, device);
+}
+
+static bool is_piece_valid(const struct omnikv_piece *p, const struct omnikv_rows *rows, uint8_t opcode,
+			   uint64_t granule_bytes, uint64_t hbm_bytes)
+{
+	uint64_t extent_bytes, host, device;
+
+	if (!p->bytes || !piece_spans(p, rows, &host, &device) ||
+	    (!okv_op_spills(opcode) && !is_within(p->device_off, device, hbm_bytes)))
 		return false;
 	if (opcode == OMNIKV_OP_COPY) {
-		/* Source and destination of one piece do not overlap. */
-		return is_within(p->extent_off, p->bytes, hbm_bytes) &&
-		       (p->extent_off + p->bytes <= p->device_off || p->device_off + p->bytes <= p->extent_off);
+		/* Source and destination of one piece do not overlap, nor what is between its rows. */
+		return is_within(p->extent_off, host, hbm_bytes) &&
+		       (p->extent_off + host <= p->device_off || p->device_off + device <= p->extent_off);
 	}
 	return p->extent.nr_granules &&
 	       !__builtin_mul_overflow(granule_bytes, p->extent.nr_granules, &extent_bytes) &&
-	       is_within(p->extent_off, p->bytes, extent_bytes);
+	       is_within(p->extent_off, host, extent_bytes);
 }
 
 #define SPILL_PAGE	4096u
@@ -182,7 +206,7 @@ static int check_spill(const struct omnikv_sqe *sqe)
 
 	if (!io || !io->spill)
 		return -EOPNOTSUPP;
-	if (sqe->hbm || !io->ns || !io->blocks || !io->nr_blocks || io->nr_blocks > OMNIKV_SPILL_BLOCKS_MAX || io->reserved ||
+	if (sqe->hbm || sqe->rows || !io->ns || !io->blocks || !io->nr_blocks || io->nr_blocks > OMNIKV_SPILL_BLOCKS_MAX || io->reserved ||
 	    !sqe->pieces || (sqe->opcode == OMNIKV_OP_SPILL && !sqe->crc))
 		return -EINVAL;
 	for (uint32_t i = 0; i < io->nr_blocks; i++) {
@@ -228,7 +252,7 @@ int okv_sqe_check(const struct omnikv_sqe *sqe, uint64_t granule_bytes, uint64_t
 	if (sqe->opcode != OMNIKV_OP_COPY && !granule_bytes)
 		return -EPERM;
 	for (i = 0; i < sqe->nr_pieces; i++) {
-		if (!is_piece_valid(&sqe->pieces[i], sqe->opcode, granule_bytes, hbm_bytes))
+		if (!is_piece_valid(&sqe->pieces[i], sqe->rows ? &sqe->rows[i] : NULL, sqe->opcode, granule_bytes, hbm_bytes))
 			return -EINVAL;
 		/* The result is the sum as a signed number. */
 		if (__builtin_add_overflow(total_bytes, sqe->pieces[i].bytes, &total_bytes) ||

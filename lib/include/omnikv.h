@@ -14,6 +14,7 @@
 #include <omnikv/layout.h>
 #include <omnikv/key.h>
 #include <omnikv/device.h>
+#include <omnikv/reshard.h>
 #include <omnikv/ring.h>
 #include <omnikv/manager.h>
 #include <omnikv/sequence.h>

@@ -67,6 +67,24 @@ struct omnikv_piece {
 	uint64_t		bytes;
 };
 
+#define OMNIKV_ROWS_MAX		4096u	/* of one piece */
+
+/**
+ * struct omnikv_rows - a piece that is a slice of each of several rows
+ * @slice_bytes:      bytes of a row that move; 0, with all others 0: the piece is one run
+ * @host_row_bytes:   from a row to the next in the pool (COPY: at the source), at least @slice_bytes
+ * @device_row_bytes: from a row to the next in HBM (COPY: at the destination), at least @slice_bytes
+ *
+ * The piece's offsets are those of the first slice, its bytes those of all slices, and its checksum is over them as they
+ * follow one another. So a shard of one degree of tensor parallelism is read at another: see omnikv/reshard.h.
+ */
+struct omnikv_rows {
+	uint32_t	slice_bytes;
+	uint32_t	host_row_bytes;
+	uint32_t	device_row_bytes;
+	uint32_t	reserved;
+};
+
 #define OMNIKV_SPILL_BLOCKS_MAX		4096u	/* of one SPILL or FETCH */
 
 /**
@@ -119,6 +137,7 @@ struct omnikv_spill_io {
  * @spill_io:    SPILL, FETCH: blocks and store. A block is valid with all of its pieces or with none; pieces begin and end at
  *               multiples of 4096 bytes and have no device_off. @crc is what a manager keeps of each part, the CRC32C of its rows
  *               (omnikv_seq_block_crc()): SPILL takes it and needs it, FETCH gives it
+ * @rows:        LOAD, STORE, COPY: [nr_pieces], must stay as the pieces must; NULL: each piece is one run
  */
 struct omnikv_sqe {
 	uint8_t			opcode;
@@ -135,6 +154,7 @@ struct omnikv_sqe {
 	struct omnikv_event	*signal;
 	uint64_t		target;
 	const struct omnikv_spill_io *spill_io;
+	const struct omnikv_rows *rows;
 };
 
 /** The memory is still in use: a notification follows. */
