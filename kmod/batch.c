@@ -4,8 +4,9 @@
  * memory and ours, and the taking and dropping of locks between operations; what an operation
  * does is in extent.c and window.c. Entered by the client's ioctl.
  *
- * The caller's array is read once, and its result words are written before anything happens, so
- * that a bad address is found first. No user memory is touched under a lock.
+ * The caller's array is read once, and a word of each of its pages is written before anything
+ * happens, so that a bad address is found first. Only who takes the memory away meanwhile loses
+ * results. No user memory is touched under a lock.
  */
 #include <linux/file.h>
 #include <linux/sched/signal.h>
@@ -293,6 +294,9 @@ int okv_batch(struct okv_client *client, struct omnikv_ioc_batch *req)
 	if (ret)
 		goto out_free;
 	ret = -EFAULT;
+	/* The first page may end before the first result. */
+	if (put_user(ops[0].opcode, &user[0].opcode))
+		goto out_free;
 	for (i = 0; i < nr; i++)
 		if (put_user(-ECANCELED, &user[i].res))
 			goto out_free;

@@ -243,6 +243,26 @@ TEST_F(pool, batch_stops_at_the_first_error)
 	EXPECT_EQ(-EBADF, batch(self->dev, self->dev, 0, ops, 1));
 }
 
+TEST_F(pool, batch_in_memory_that_cannot_be_written_does_nothing)
+{
+	unsigned char *pages = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct omnikv_batch_op op = { .opcode = OMNIKV_BATCH_ALLOC, .extent.nr_granules = 1 };
+	/* Begins on one page; its result, and the second one, are on the next. */
+	struct omnikv_batch_op *ops = (void *)(pages + PAGE - 40);
+	int page;
+
+	ASSERT_NE(MAP_FAILED, (void *)pages);
+	for (page = 0; page < 2; page++) {
+		ops[0] = ops[1] = op;
+		ASSERT_EQ(0, mprotect(pages + page * PAGE, PAGE, PROT_READ));
+		EXPECT_EQ(-EFAULT, batch(self->dev, self->pool, 0, ops, 2));
+		EXPECT_EQ(0, pool_state_bytes(self->dev, self->pool, OMNIKV_EXTENT_PRIVATE));
+		ASSERT_EQ(0, mprotect(pages + page * PAGE, PAGE, PROT_READ | PROT_WRITE));
+	}
+	EXPECT_EQ(2, batch(self->dev, self->pool, 0, ops, 2));
+	munmap(pages, 3 * PAGE);
+}
+
 TEST_F(pool, client_quota_is_kept)
 {
 	struct omnikv_ioc_pool_create req = pool_request("q", 2 * UNIT, OMNIKV_CREATE_F_TRANSIENT | OMNIKV_CREATE_F_ACCEPT_SMALL);

@@ -342,6 +342,7 @@ struct omnikv_batch_op {
  *
  * Errors of the whole (nothing was done): EFAULT, EINVAL, EPERM (the caller's mm is not the one
  * that opened the file, or the client was revoked), ENODEV (the pool has ended), ESTALE (@epoch).
+ * EFAULT also where @ops can no longer be written at the end: the results are lost, not what was done.
  * EINTR: killed between two operations.
  */
 struct omnikv_ioc_batch {
