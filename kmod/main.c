@@ -37,7 +37,7 @@ MODULE_PARM_DESC(binds_max, "most 4-KiB pages bound in windows of a client and p
 
 uint okv_quarantine_ms = 1000;
 module_param_named(quarantine_ms, okv_quarantine_ms, uint, 0644);
-MODULE_PARM_DESC(quarantine_ms, "how long registered memory of a dead client rests, in ms");
+MODULE_PARM_DESC(quarantine_ms, "how long memory of a dead client rests at most while something refers to it, in ms");
 
 struct workqueue_struct *okv_wq;
 struct kmem_cache *okv_hold_cache;

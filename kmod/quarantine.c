@@ -5,9 +5,11 @@
  * delayed work, which looks at each entry every OKV_LOOK_MS.
  *
  * An entry may go when no folio below it has a reference that page tables and the pool do not
- * explain: nobody can write any more but by a mapping. Folios that are registered (io_uring,
- * RDMA, CUDA) have 512 of those for ever; below them an entry goes okv_quarantine_ms after the
- * client's file and its mm are gone, since a library's rings hold its client file.
+ * explain: nobody can write any more but by a mapping. Where others have registered a folio
+ * (io_uring, RDMA, CUDA) it has some for as long as they live, 512 or, where they hold large
+ * folios as one, a single one; so that whose they are cannot be told, and an entry goes at the
+ * latest okv_quarantine_ms after the client's file and its mm are gone. A library's rings hold
+ * its client file: with that its transfers have ended.
  */
 #include <linux/jiffies.h>
 #include <linux/slab.h>
@@ -26,14 +28,10 @@ static bool may_go(const struct okv_hold *hold)
 {
 	struct okv_pool *pool = hold->rest_pool;
 	struct okv_client *client = hold->rest_client;
-	long refs;
 
-	refs = okv_segment_foreign_refs(&pool->seg, hold->ext.granule * pool->granule_pages,
-					(u64)hold->ext.nr_granules * pool->granule_pages);
-	if (refs <= 0)
+	if (okv_segment_foreign_refs(&pool->seg, hold->ext.granule * pool->granule_pages,
+				     (u64)hold->ext.nr_granules * pool->granule_pages) <= 0)
 		return true;
-	if (refs < OKV_UNIT_PAGES)
-		return false;
 	/* Pairs with the release in the client's two ends. */
 	if (!smp_load_acquire(&client->is_file_gone) || !smp_load_acquire(&client->is_mm_gone))
 		return false;

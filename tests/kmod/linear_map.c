@@ -117,6 +117,52 @@ TEST_F(linear, whole_map_is_a_fixed_buffer_of_io_uring)
 	io_uring_queue_exit(&ring);
 }
 
+/* Another process lives on, with its memory registered: a page of each unit, then all of them. */
+TEST_F(linear, dead_clients_memory_comes_back_where_others_have_registered_it)
+{
+	struct omnikv_ioc_pool_info info;
+	struct io_uring ring;
+	struct iovec iovs[POOL_BYTES / UNIT];
+	int round, i, status, ready[2];
+	char byte;
+	pid_t pid;
+
+	for (round = 0; round < 2; round++) {
+		size_t piece = round ? UNIT : PAGE;
+
+		for (i = 0; i < (int)(POOL_BYTES / UNIT); i++)
+			iovs[i] = (struct iovec) { self->base + i * UNIT, piece };
+		ASSERT_EQ(0, io_uring_queue_init(4, &ring, 0));
+		ASSERT_EQ(0, io_uring_register_buffers(&ring, iovs, POOL_BYTES / UNIT));
+		ASSERT_EQ(0, pipe(ready));
+		pid = fork();
+		if (!pid) {
+			struct omnikv_extent ext;
+			int dev = dev_open(), pool = pool_open(dev, "linear", 0);
+
+			if (op_alloc(dev, pool, 1024, 0, &ext) || write(ready[1], "", 1) != 1)
+				_exit(1);
+			pause();
+		}
+		ASSERT_EQ(1, read(ready[0], &byte, 1));
+		kill(pid, SIGKILL);
+		ASSERT_EQ(pid, waitpid(pid, &status, 0));
+		/* It rests first: what it may have begun cannot be told from the registration. */
+		ASSERT_EQ(0, pool_info(self->dev, self->pool, &info));
+		EXPECT_EQ(1024 * PAGE, info.state_bytes[OMNIKV_EXTENT_QUARANTINED]);
+		for (i = 0; i < 1000 && info.state_bytes[OMNIKV_EXTENT_FREE] != POOL_BYTES; i++) {
+			sleep_ms(10);
+			ASSERT_EQ(0, pool_info(self->dev, self->pool, &info));
+		}
+		EXPECT_EQ(POOL_BYTES, info.state_bytes[OMNIKV_EXTENT_FREE]) {
+			TH_LOG("registered by pieces of %zu bytes", piece);
+		}
+		io_uring_queue_exit(&ring);
+		close(ready[0]);
+		close(ready[1]);
+	}
+}
+
 TEST_F(linear, registration_over_the_memlock_limit_fails_cleanly)
 {
 	struct iovec iov = { self->base, POOL_BYTES };

@@ -58,7 +58,7 @@ struct omnikv_extent {
  * @batch_max:      out: most operations a batch
  * @windows_max:    out: most windows a client
  * @leases_max:     out: most leases a client
- * @quarantine_ms:  out: see Documentation: how long registered memory of a dead client rests
+ * @quarantine_ms:  out: see Documentation: how long memory of a dead client rests at most
  * @limit_bytes:    out: what all pools together may take
  * @used_bytes:     out: what they take
  * @user_bytes:     out: what pools created by one uid without CAP_SYS_ADMIN may take
