@@ -15,6 +15,7 @@
 #include "block.h"
 #include "failpoint.h"
 #include "manager/import.h"
+#include "manager/retain.h"
 #include "manager/space.h"
 #include "manager/tier.h"
 
@@ -235,6 +236,7 @@ void okv_seq_distrust(struct omnikv_seq *seq, uint64_t block_idx)
 		key = info.key;
 	/* Dropped before by somebody else is as good. */
 	okv_index_drop(seq->pin.shelf->index, entry);
+	okv_retain_prune(seq->space->manager);
 	okv_visit_leave(&visit);
 	if (key.len)
 		okv_import_distrust(seq->space, &key);

@@ -37,12 +37,22 @@
 /* Uses that are kept back wait for each other at most this long, while there are calls at all. */
 #define USES_NS			UINT64_C(20000000)
 
+/* A retention that a daemon after this one has to be told of. */
+struct kept {
+	struct kept		*next;
+	struct omnikv_retention	how;		/* times from @since_ns on */
+	struct omnikv_key	key;
+	uint32_t		position;
+	uint64_t		since_ns;
+};
+
 /**
  * struct remote - one namespace
  * @open:       the request that opens it, [@open_bytes]
  * @epoch:      of the connection on which @space is its number; 0: none
  * @root_off:   where the catalog is; 0: nowhere
  * @has_reader: @rspace is current, as far as is known
+ * @kept:       what was retained, of which some may be over
  */
 struct remote {
 	/* fixed */
@@ -58,6 +68,7 @@ struct remote {
 	bool			has_reader;
 	struct okv_reader	reader;
 	struct okv_reader_space	rspace;
+	struct kept		*kept;
 };
 
 struct attached {
@@ -160,6 +171,8 @@ static int encode_space(const struct omnikv_namespace *ns, const struct omnikv_p
 	return ret;
 }
 
+static void announce_kept(struct attached *at, struct remote *remote);
+
 static int open_space(struct attached *at, struct remote *remote, struct omnikv_error *err)
 {
 	struct okv_wire_space_opened opened;
@@ -186,6 +199,7 @@ static int open_space(struct attached *at, struct remote *remote, struct omnikv_
 	remote->flags = opened.flags;
 	remote->has_reader = false;
 	pthread_mutex_unlock(&at->lock);
+	announce_kept(at, remote);
 	return 0;
 }
 
@@ -282,9 +296,14 @@ static void attached_space_close(struct okv_authority *auth, void *opaque)
 	struct attached *at = attached_of(auth);
 	struct remote *remote = opaque;
 	struct okv_wire_space close_it = { .space = remote->space };
+	struct kept *kept;
 
 	if (remote->epoch && remote->epoch == okv_conn_epoch(at->conn) && okv_conn_is_up(at->conn))
 		okv_conn_send(at->conn, OKV_WIRE_SPACE_CLOSE, &close_it, sizeof(close_it));
+	while ((kept = remote->kept)) {
+		remote->kept = kept->next;
+		free(kept);
+	}
 	free(remote->open);
 	free(remote);
 }
@@ -746,6 +765,155 @@ static int attached_join(struct okv_authority *auth, void *opaque, const struct 
 	return ret;
 }
 
+/* ---- retentions, sequences on their way ------------------------------------------------------ */
+
+static struct okv_wire_retain retain_frame(const struct omnikv_retention *how, const struct omnikv_key *key,
+					   uint32_t position)
+{
+	struct okv_wire_retain retain = {
+		.session = how->session, .flags = how->flags, .priority = how->priority, .ttl_ms = how->ttl_ms,
+		.next_use_ms = how->next_use_ms, .position = position,
+	};
+
+	if (key)
+		retain.key = *key;
+	return retain;
+}
+
+/* What @session retains is @new, or nothing; what is over by now is forgotten. Under the lock. */
+static void keep(struct remote *remote, uint64_t session, struct kept *new)
+{
+	struct kept **link = &remote->kept, *kept;
+	uint64_t now = now_ns();
+
+	while ((kept = *link)) {
+		uint64_t ttl_ms = kept->how.ttl_ms ? kept->how.ttl_ms : 2 * (uint64_t)kept->how.next_use_ms;
+
+		if (kept->how.session == session || now - kept->since_ns > ttl_ms * UINT64_C(1000000)) {
+			*link = kept->next;
+			free(kept);
+			continue;
+		}
+		link = &kept->next;
+	}
+	if (new) {
+		new->next = remote->kept;
+		remote->kept = new;
+	}
+}
+
+/* @ms from then on, that is from now on; at least one more. */
+static uint32_t ms_left(uint32_t ms, uint64_t since_ns)
+{
+	uint64_t gone = (now_ns() - since_ns) / UINT64_C(1000000);
+
+	return !ms ? 0 : gone < ms ? ms - gone : 1;
+}
+
+/* A daemon that knows nothing of it: as far as it goes. What has left meanwhile is not brought back. */
+static void announce_kept(struct attached *at, struct remote *remote)
+{
+	struct kept *all, *kept;
+	int ret = 0;
+
+	pthread_mutex_lock(&at->lock);
+	keep(remote, 0, NULL);
+	all = remote->kept;
+	remote->kept = NULL;
+	pthread_mutex_unlock(&at->lock);
+	while ((kept = all)) {
+		struct okv_wire_retain retain = retain_frame(&kept->how, &kept->key, kept->position);
+		struct okv_call frame = { .type = OKV_WIRE_RETAIN, .req = &retain, .req_bytes = sizeof(retain) };
+
+		all = kept->next;
+		retain.space = remote->space;
+		retain.ttl_ms = ms_left(kept->how.ttl_ms, kept->since_ns);
+		retain.next_use_ms = ms_left(kept->how.next_use_ms, kept->since_ns);
+		if (ret != -ENOTCONN)
+			ret = call(at, remote->nr_groups, &frame);
+		if (ret == -ESTALE) {
+			free(kept);
+			continue;
+		}
+		pthread_mutex_lock(&at->lock);
+		keep(remote, kept->how.session, kept);
+		pthread_mutex_unlock(&at->lock);
+	}
+}
+
+static int attached_retain(struct okv_authority *auth, void *opaque, const struct omnikv_key *key, uint32_t position,
+			   const struct omnikv_retention *how)
+{
+	struct okv_wire_retain retain = retain_frame(how, key, position);
+	struct okv_call frame = { .type = OKV_WIRE_RETAIN, .req = &retain, .req_bytes = sizeof(retain) };
+	struct attached *at = attached_of(auth);
+	struct remote *remote = opaque;
+	struct kept *kept = NULL;
+	int ret;
+
+	if (key && how->next_use_ms != OMNIKV_NEXT_USE_NEVER) {
+		kept = malloc(sizeof(*kept));
+		if (!kept)
+			return -ENOMEM;
+		*kept = (struct kept){ .how = *how, .key = *key, .position = position, .since_ns = now_ns() };
+	}
+	flush_uses(at);
+	ret = call_about(at, remote, &retain.space, &frame);
+	if (ret < 0) {
+		free(kept);
+		return ret;
+	}
+	pthread_mutex_lock(&at->lock);
+	keep(remote, how->session, kept);
+	pthread_mutex_unlock(&at->lock);
+	return ret;
+}
+
+static int attached_give(struct okv_authority *auth, void *opaque, const struct omnikv_key *key, uint32_t position,
+			 uint32_t timeout_ms, struct omnikv_ticket *ticket)
+{
+	struct okv_wire_give give = { .key = *key, .position = position, .timeout_ms = timeout_ms };
+	struct okv_call frame = {
+		.type = OKV_WIRE_GIVE, .req = &give, .req_bytes = sizeof(give), .reply = ticket, .reply_max = sizeof(*ticket),
+	};
+
+	return call_about(attached_of(auth), opaque, &give.space, &frame);
+}
+
+static int attached_take(struct okv_authority *auth, void *opaque, const struct omnikv_ticket *ticket, uint64_t first,
+			 struct okv_handed *handed)
+{
+	struct {
+		struct okv_wire_taken	taken;
+		struct omnikv_key	keys[OKV_HANDED_KEYS];
+	} *reply = malloc(sizeof(*reply));
+	struct okv_wire_take take = { .ticket = *ticket, .first = first };
+	struct okv_call frame = {
+		.type = OKV_WIRE_TAKE, .req = &take, .req_bytes = sizeof(take), .reply = reply, .reply_max = sizeof(*reply),
+	};
+	int ret;
+
+	if (!reply)
+		return -ENOMEM;
+	ret = call_about(attached_of(auth), opaque, &take.space, &frame);
+	if (!ret) {
+		handed->nr_blocks = reply->taken.nr_blocks;
+		handed->has_tail = reply->taken.has_tail;
+		handed->nr = reply->taken.nr;
+		memcpy(handed->keys, reply->keys, handed->nr * sizeof(handed->keys[0]));
+	}
+	free(reply);
+	return ret;
+}
+
+static int attached_take_end(struct okv_authority *auth, void *opaque, const struct omnikv_ticket *ticket)
+{
+	struct okv_wire_take take = { .ticket = *ticket };
+	struct okv_call frame = { .type = OKV_WIRE_TAKE_END, .req = &take, .req_bytes = sizeof(take) };
+
+	return call_about(attached_of(auth), opaque, &take.space, &frame);
+}
+
 static int64_t attached_epoch(struct okv_authority *auth)
 {
 	struct okv_wire_epoch epoch;
@@ -819,6 +987,10 @@ static const struct okv_authority_ops attached_ops = {
 	.wait		= attached_wait,
 	.prefetch	= attached_prefetch,
 	.join		= attached_join,
+	.retain		= attached_retain,
+	.give		= attached_give,
+	.take		= attached_take,
+	.take_end	= attached_take_end,
 	.epoch		= attached_epoch,
 	.epoch_now	= attached_epoch_now,
 	.destroy	= attached_destroy,

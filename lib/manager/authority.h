@@ -13,7 +13,7 @@
 #ifndef OKV_AUTHORITY_H
 #define OKV_AUTHORITY_H
 
-#include <omnikv/manager.h>
+#include <omnikv/sequence.h>
 
 /** Most blocks of one request: a leaf of a block table. */
 #define OKV_AUTHORITY_BLOCKS	64u
@@ -74,6 +74,21 @@ struct okv_publication {
 	enum okv_published		*published;
 };
 
+/** Keys of one answer to a take. */
+#define OKV_HANDED_KEYS		1024u
+
+/**
+ * struct okv_handed - what the authority tells of a sequence that is handed over
+ * @nr_blocks: of all of it, a tail included
+ * @nr:        keys that are told here
+ */
+struct okv_handed {
+	uint64_t		nr_blocks;
+	bool			has_tail;
+	uint32_t		nr;
+	struct omnikv_key	keys[OKV_HANDED_KEYS];
+};
+
 /** What a lookup of the attached manager was, for the authority's order of eviction and its counters. */
 struct okv_use {
 	const struct omnikv_key	*last;		/* key of the last block hit; NULL: none was */
@@ -106,6 +121,9 @@ struct okv_use {
  * @join:       one part of a block; -ESTALE: also where @epoch is over. NULL: -EOPNOTSUPP
  * @epoch:      everything that is cached is of an older one from now on; the new one. NULL: -EOPNOTSUPP
  * @epoch_now:  the epoch as it is; @known where nobody can tell. No request
+ * @retain:     see omnikv_space_retain(); the path down to the block @key at @position. -ESTALE: it is not there. Without
+ *              a key what the session retained ends: 1, or 0 where there was nothing. @how is checked
+ * @give, @take, @take_end: see handover.h
  * @wait:       1: the block is cached; 0: nobody computes it; -ETIME. NULL: -EOPNOTSUPP
  */
 struct okv_authority_ops {
@@ -130,6 +148,13 @@ struct okv_authority_ops {
 	int (*wait)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t timeout_ms);
 	int64_t (*prefetch)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys);
 	int (*join)(struct okv_authority *auth, void *remote, const struct omnikv_join *join, uint32_t epoch);
+	int (*retain)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t position,
+		      const struct omnikv_retention *how);
+	int (*give)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t position,
+		    uint32_t timeout_ms, struct omnikv_ticket *ticket);
+	int (*take)(struct okv_authority *auth, void *remote, const struct omnikv_ticket *ticket, uint64_t first,
+		    struct okv_handed *handed);
+	int (*take_end)(struct okv_authority *auth, void *remote, const struct omnikv_ticket *ticket);
 	int64_t (*epoch)(struct okv_authority *auth);
 	uint64_t (*epoch_now)(struct okv_authority *auth, void *remote, uint64_t known);
 	void (*destroy)(struct okv_authority *auth);

@@ -9,7 +9,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "manager/handover.h"
 #include "manager/import.h"
+#include "manager/retain.h"
 #include "manager/session.h"
 #include "provider.h"
 
@@ -131,6 +133,29 @@ static int64_t local_prefetch(struct okv_authority *auth, void *remote, const st
 	return is_gone(auth) ? -ENOTCONN : omnikv_space_prefetch(remote, keys, nr_keys);
 }
 
+static int local_retain(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t position,
+			const struct omnikv_retention *how)
+{
+	return is_gone(auth) ? -ENOTCONN : okv_session_retain(remote, (uintptr_t)auth->client, key, position, how);
+}
+
+static int local_give(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t position,
+		      uint32_t timeout_ms, struct omnikv_ticket *ticket)
+{
+	return is_gone(auth) ? -ENOTCONN : okv_handover_give(remote, key, position, timeout_ms, ticket);
+}
+
+static int local_take(struct okv_authority *auth, void *remote, const struct omnikv_ticket *ticket, uint64_t first,
+		      struct okv_handed *handed)
+{
+	return is_gone(auth) ? -ENOTCONN : okv_handover_take(remote, ticket, first, handed);
+}
+
+static int local_take_end(struct okv_authority *auth, void *remote, const struct omnikv_ticket *ticket)
+{
+	return is_gone(auth) ? -ENOTCONN : okv_handover_end(remote, ticket);
+}
+
 static int64_t local_epoch(struct okv_authority *auth)
 {
 	return is_gone(auth) ? -ENOTCONN : okv_manager_epoch_up(local_of(auth)->manager);
@@ -153,6 +178,7 @@ static uint64_t local_epoch_now(struct okv_authority *auth, void *remote, uint64
 
 static void local_destroy(struct okv_authority *auth)
 {
+	okv_retain_end_owner(local_of(auth)->manager, (uintptr_t)auth->client);
 	free(auth);
 }
 
@@ -171,6 +197,10 @@ static const struct okv_authority_ops local_ops = {
 	.reset		= local_reset,
 	.stats		= local_stats,
 	.prefetch	= local_prefetch,
+	.retain		= local_retain,
+	.give		= local_give,
+	.take		= local_take,
+	.take_end	= local_take_end,
 	.epoch		= local_epoch,
 	.epoch_now	= local_epoch_now,
 	.destroy	= local_destroy,

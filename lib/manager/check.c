@@ -12,6 +12,7 @@
 #include "error.h"
 #include "manager/catalog.h"
 #include "manager/import.h"
+#include "manager/retain.h"
 #include "option.h"
 #include "provider_daemon.h"
 #include "sequence.h"
@@ -107,6 +108,9 @@ static int okv_check_shelf(struct omnikv_manager *manager, struct okv_shelf *she
 		if (ret)
 			return ret;
 	}
+	ret = okv_retain_check(manager, shelf, &nr_pins, &reason);
+	if (ret)
+		return ret == -EUCLEAN ? BROKEN("retentions: %s", reason) : ret;
 	okv_index_stats(shelf->index, &stats);
 	if (nr_pins != stats.nr_pins || pin_blocks != shelf->pin_blocks)
 		return BROKEN("%llu pins are listed, the index counts %llu", (unsigned long long)nr_pins,

@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "manager/retain.h"
+
 static bool is_key(const struct omnikv_key *key)
 {
 	if (!key->len || key->len > OMNIKV_KEY_BYTES_MAX)
@@ -109,6 +111,18 @@ static int check_join(const struct okv_wire_join *join, size_t len)
 	return len - sizeof(*join) == nr * (sizeof(struct omnikv_extent) + sizeof(uint32_t)) ? 0 : -EPROTO;
 }
 
+static int check_retain(const struct okv_wire_retain *retain)
+{
+	const struct omnikv_retention how = {
+		.flags = retain->flags, .priority = retain->priority, .session = retain->session, .ttl_ms = retain->ttl_ms,
+		.next_use_ms = retain->next_use_ms,
+	};
+
+	if (!is_key_or_none(&retain->key) || (!retain->key.len && retain->position))
+		return -EINVAL;
+	return okv_retention_check(&how);
+}
+
 static int check_fields(uint32_t type, const void *payload, size_t len)
 {
 	const struct okv_wire_state *state = payload;
@@ -116,6 +130,8 @@ static int check_fields(uint32_t type, const void *payload, size_t len)
 	const struct okv_wire_promise *promise = payload;
 	const struct okv_wire_wait *wait = payload;
 	const struct okv_wire_prefetch *prefetch = payload;
+	const struct okv_wire_give *give = payload;
+	const struct okv_wire_take *take = payload;
 
 	switch (type) {
 	case OKV_WIRE_SPACE_OPEN:
@@ -142,6 +158,13 @@ static int check_fields(uint32_t type, const void *payload, size_t len)
 		if (prefetch->reserved)
 			return -EINVAL;
 		return check_list(prefetch, sizeof(*prefetch), prefetch->nr_keys, len);
+	case OKV_WIRE_RETAIN:
+		return check_retain(payload);
+	case OKV_WIRE_GIVE:
+		return is_key(&give->key) && give->timeout_ms && give->timeout_ms <= OMNIKV_GIVE_MS_MAX && !give->reserved ?
+		       0 : -EINVAL;
+	case OKV_WIRE_TAKE_END:
+		return take->first ? -EINVAL : 0;
 	}
 	return 0;
 }
@@ -166,6 +189,10 @@ static const struct {
 	[OKV_WIRE_WAIT - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_wait), false },
 	[OKV_WIRE_JOIN - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_join), true },
 	[OKV_WIRE_PREFETCH - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_prefetch), true },
+	[OKV_WIRE_RETAIN - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_retain), false },
+	[OKV_WIRE_GIVE - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_give), false },
+	[OKV_WIRE_TAKE - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_take), false },
+	[OKV_WIRE_TAKE_END - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_take), false },
 };
 
 int okv_frame_check(uint32_t type, const void *payload, size_t len)
@@ -187,6 +214,13 @@ static int check_found(uint32_t nr_groups, const struct okv_wire_found *found, s
 	       (uint64_t)found->nr * nr_groups * (sizeof(struct omnikv_extent) + sizeof(uint32_t)) ? 0 : -EPROTO;
 }
 
+static int check_taken(const struct okv_wire_taken *taken, size_t len)
+{
+	if (len < sizeof(*taken) || taken->nr > OKV_HANDED_KEYS || taken->nr > taken->nr_blocks || taken->has_tail > 1)
+		return -EPROTO;
+	return len - sizeof(*taken) == taken->nr * sizeof(struct omnikv_key) && are_keys(taken + 1, taken->nr) ? 0 : -EPROTO;
+}
+
 int okv_frame_reply_check(uint32_t type, uint32_t nr_groups, const void *payload, size_t len)
 {
 	const struct okv_wire_space_opened *opened = payload;
@@ -205,6 +239,10 @@ int okv_frame_reply_check(uint32_t type, uint32_t nr_groups, const void *payload
 			if (published->published[i] > OKV_PUBLISHED_ADRIFT)
 				return -EPROTO;
 		return 0;
+	case OKV_WIRE_GIVE:
+		return len == sizeof(struct omnikv_ticket) ? 0 : -EPROTO;
+	case OKV_WIRE_TAKE:
+		return check_taken(payload, len);
 	case OKV_WIRE_EPOCH:
 		return len == sizeof(struct okv_wire_epoch) ? 0 : -EPROTO;
 	case OKV_WIRE_STATS:

@@ -27,6 +27,10 @@ enum okv_frame_type {
 	OKV_WIRE_WAIT,		/* struct okv_wire_wait: until it is cached (status 1), or nobody computes it (0) */
 	OKV_WIRE_JOIN,
 	OKV_WIRE_PREFETCH,	/* struct okv_wire_prefetch and keys from position 0; status: how many are in memory then */
+	OKV_WIRE_RETAIN,	/* struct okv_wire_retain; status 1: without a key, what the session retained ended */
+	OKV_WIRE_GIVE,		/* struct okv_wire_give; reply struct omnikv_ticket */
+	OKV_WIRE_TAKE,		/* struct okv_wire_take; reply struct okv_wire_taken and keys */
+	OKV_WIRE_TAKE_END,	/* struct okv_wire_take: whoever took it holds it now */
 	OKV_WIRE_FRAMES_END,
 };
 
@@ -185,6 +189,43 @@ struct okv_wire_prefetch {
 	uint32_t	reserved;
 };
 
+/** @key: of the last block of the path, at @position; len 0: nothing is retained any more */
+struct okv_wire_retain {
+	uint64_t		space;
+	uint64_t		session;
+	uint32_t		flags;
+	uint32_t		priority;
+	uint32_t		ttl_ms;
+	uint32_t		next_use_ms;
+	uint32_t		position;
+	struct omnikv_key	key;
+};
+
+struct okv_wire_give {
+	uint64_t		space;
+	uint32_t		position;
+	struct omnikv_key	key;
+	uint32_t		timeout_ms;
+	uint32_t		reserved;
+};
+
+/** @first: key wanted; 0 to end it */
+struct okv_wire_take {
+	uint64_t		space;
+	struct omnikv_ticket	ticket;
+	uint64_t		first;
+};
+
+/** @nr keys follow. */
+struct okv_wire_taken {
+	uint64_t	nr_blocks;
+	uint32_t	nr;
+	uint32_t	has_tail;
+};
+
+_Static_assert(sizeof(struct okv_wire_retain) == 72, "no padding");
+_Static_assert(sizeof(struct okv_wire_give) == 56, "no padding");
+_Static_assert(sizeof(struct okv_wire_take) == 32, "no padding");
 _Static_assert(sizeof(struct omnikv_key) == 36, "keys are packed");
 _Static_assert(sizeof(struct okv_wire_space_open) == 48, "no padding");
 _Static_assert(sizeof(struct okv_wire_space_opened) == 312, "no padding");

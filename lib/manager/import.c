@@ -22,6 +22,7 @@
 /* Commits that wait for an authority: beyond this the oldest are no longer published. */
 #define QUEUE_BLOCKS_MAX	65536u
 #define QUEUE_TRIES_MAX		16u
+#define RETAIN_TRIES		3u
 
 /**
  * struct okv_queued - blocks that wait to be published
@@ -723,6 +724,61 @@ void okv_import_distrust(struct omnikv_space *space, const struct omnikv_key *ke
 
 	if (imports && space->remote)
 		imports->auth->ops->distrust(imports->auth, space->remote, key);
+}
+
+int64_t okv_import_retain(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+			  const struct omnikv_key *tail, const struct omnikv_retention *how)
+{
+	struct okv_authority *auth = space->manager->imports->auth;
+	bool is_end = !nr_keys && !tail;
+	int ret = -ESTALE;
+	int64_t nr = 0;
+
+	if (!auth->ops->retain || !space->remote)
+		return -EOPNOTSUPP;
+	okv_imports_flush(space->manager);
+	/* What is found may leave before it is retained: then it is looked for again. */
+	for (uint32_t i = 0; i < RETAIN_TRIES && ret == -ESTALE; i++) {
+		nr = nr_keys ? auth->ops->lookup(auth, space->remote, keys, nr_keys) : 0;
+		if (nr < 0)
+			return nr;
+		if (tail && nr == (int64_t)nr_keys) {
+			ret = auth->ops->retain(auth, space->remote, tail, nr_keys, how);
+			if (ret != -ESTALE)
+				return ret < 0 ? ret : nr + 1;
+		}
+		ret = auth->ops->retain(auth, space->remote, nr ? &keys[nr - 1] : NULL, nr ? nr - 1 : 0, how);
+	}
+	if (is_end && ret >= 0)
+		return ret ? 0 : -ENOENT;
+	return ret < 0 ? ret : nr;
+}
+
+int okv_import_give(struct omnikv_space *space, const struct omnikv_key *key, uint32_t position, uint32_t timeout_ms,
+		    struct omnikv_ticket *ticket)
+{
+	struct okv_authority *auth = space->manager->imports->auth;
+
+	if (!auth->ops->give || !space->remote)
+		return -EOPNOTSUPP;
+	return auth->ops->give(auth, space->remote, key, position, timeout_ms, ticket);
+}
+
+int okv_import_take(struct omnikv_space *space, const struct omnikv_ticket *ticket, uint64_t first,
+		    struct okv_handed *handed)
+{
+	struct okv_authority *auth = space->manager->imports->auth;
+
+	if (!auth->ops->take || !space->remote)
+		return -EOPNOTSUPP;
+	return auth->ops->take(auth, space->remote, ticket, first, handed);
+}
+
+int okv_import_take_end(struct omnikv_space *space, const struct omnikv_ticket *ticket)
+{
+	struct okv_authority *auth = space->manager->imports->auth;
+
+	return auth->ops->take_end(auth, space->remote, ticket);
 }
 
 int64_t okv_import_reset(struct omnikv_manager *manager)

@@ -67,6 +67,15 @@ int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *
 /** The namespace is about to go. Also inside a visit. */
 void okv_import_space_end(struct omnikv_space *space);
 void okv_import_distrust(struct omnikv_space *space, const struct omnikv_key *key);
+/** See omnikv_space_retain(), omnikv_space_unretain() (without keys). */
+int64_t okv_import_retain(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+			  const struct omnikv_key *tail, const struct omnikv_retention *how);
+/** See okv_authority_ops. */
+int okv_import_give(struct omnikv_space *space, const struct omnikv_key *key, uint32_t position, uint32_t timeout_ms,
+		    struct omnikv_ticket *ticket);
+int okv_import_take(struct omnikv_space *space, const struct omnikv_ticket *ticket, uint64_t first,
+		    struct okv_handed *handed);
+int okv_import_take_end(struct omnikv_space *space, const struct omnikv_ticket *ticket);
 int64_t okv_import_reset(struct omnikv_manager *manager);
 int okv_import_can_room(struct omnikv_manager *manager, uint64_t nr_granules);
 

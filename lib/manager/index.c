@@ -1579,6 +1579,26 @@ static inline bool is_leaf(const struct okv_entry *e)
 	return (e->name & OKV_ENTRY_F_PARTIAL) || e->nr_children == 0;
 }
 
+void okv_index_demote(struct okv_index *ix, uint32_t id)
+{
+	const struct okv_evict_node *node = okv_evict_node(&ix->order, id);
+	uint64_t last_use = node->tick;
+	uint32_t nr = 0;
+
+	if (!is_leaf(entry_of(ix, id)))
+		return;
+	/* An ancestor that was used since, or leads elsewhere too, has a use of its own. */
+	for (; is_id(ix, id) && nr <= ix->nr_ids; nr++) {
+		const struct okv_entry *e = entry_of(ix, id);
+
+		node = okv_evict_node(&ix->order, id);
+		if (node->nr_pins || node->tick > last_use || (nr && e->nr_children != 1))
+			break;
+		okv_evict_demote(&ix->order, id, is_leaf(e));
+		id = parent_of(ix, e);
+	}
+}
+
 /* It is in one of them, but where others have written there. */
 static void unlist(struct okv_index *ix, uint32_t id)
 {

@@ -275,6 +275,8 @@ int okv_index_attach(struct okv_index *ix, uint32_t id, uint32_t group, const st
 
 /** A use of the path down to @id. @id is live. */
 void okv_index_touch(struct okv_index *ix, uint32_t id);
+/** The path down to @id, a leaf, is not going to be used again: it leaves next, up to where others use it too. @id is live. */
+void okv_index_demote(struct okv_index *ix, uint32_t id);
 /** Keep the path down to @id; counted. -ESTALE, -EOVERFLOW (65,535 pins on one entry). */
 int okv_index_pin(struct okv_index *ix, uint32_t id);
 /** @id has a pin. Not a use: the place in the order is that of the last touch. */

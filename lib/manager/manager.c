@@ -16,6 +16,7 @@
 #include "error.h"
 #include "manager/catalog.h"
 #include "manager/import.h"
+#include "manager/retain.h"
 #include "manager/space.h"
 #include "manager/tier.h"
 #include "option.h"
@@ -264,7 +265,7 @@ void okv_note_peak(struct omnikv_manager *manager)
 		manager->peak_granules = used;
 }
 
-static uint64_t okv_entry_granules(const struct okv_shelf *shelf, uint32_t id)
+uint64_t okv_shelf_entry_granules(const struct okv_shelf *shelf, uint32_t id)
 {
 	struct omnikv_extent extent;
 	uint64_t nr = 0;
@@ -292,7 +293,7 @@ static int okv_shelf_protected(const struct okv_shelf *shelf, uint64_t *nr_block
 		while (id != OKV_ENTRY_NONE && !(seen[id / 64] >> (id % 64) & 1)) {
 			seen[id / 64] |= 1ull << (id % 64);
 			++*nr_blocks;
-			*nr_granules += okv_entry_granules(shelf, id);
+			*nr_granules += okv_shelf_entry_granules(shelf, id);
 			if (okv_index_get(shelf->index, id, &info))
 				break;
 			id = info.parent;
@@ -323,6 +324,7 @@ bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
 	uint64_t cached = okv_cached_granules(manager);
 	uint64_t bound = 0, nr_blocks, held;
 
+	okv_retain_expire(manager);
 	for (const struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next) {
 		uint64_t most = shelf->pin_blocks * shelf->block_granules;
 
@@ -386,7 +388,7 @@ void okv_shelf_spare(struct okv_visit *visit, struct okv_shelf *shelf, uint64_t 
 		stats->blocks_evicted += nr_left;
 		if (visit->manager->tier)
 			stats->blocks_lost += nr_left;
-		if (nr_left < want)
+		if (nr_left < want && !okv_retain_yield(visit->manager))
 			break;
 	}
 }
@@ -398,10 +400,20 @@ static uint64_t okv_evict(struct okv_visit *visit, uint64_t nr_granules, uint64_
 	uint64_t nr_blocks = 0, freed = 0, done = 0;
 	struct okv_shelf *shelf;
 
-	while (freed < nr_granules && (shelf = okv_evict_shelf(manager, done))) {
-		uint64_t nr = (nr_granules - freed) / shelf->block_granules;
+	okv_retain_expire(manager);
+	while (freed < nr_granules) {
+		uint64_t nr;
 		size_t nr_left;
 
+		shelf = okv_evict_shelf(manager, done);
+		/* What is retained comes last, and of that what is worth least first. */
+		if (!shelf && okv_retain_yield(manager)) {
+			done = 0;
+			continue;
+		}
+		if (!shelf)
+			break;
+		nr = (nr_granules - freed) / shelf->block_granules;
 		nr = nr < 1 ? 1 : nr > OKV_EVICT_BATCH ? OKV_EVICT_BATCH : nr;
 		nr_left = okv_shelf_evict(visit, shelf, nr, &freed);
 		nr_blocks += nr_left;
@@ -776,6 +788,7 @@ int64_t omnikv_manager_reset(struct omnikv_manager *manager)
 		return okv_import_reset(manager);
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
+	okv_retain_end_all(manager);
 	nr_blocks = okv_evict(&visit, UINT64_MAX, NULL);
 	okv_visit_leave(&visit);
 	return nr_blocks;
@@ -817,6 +830,7 @@ int64_t okv_manager_epoch_up(struct omnikv_manager *manager)
 	 * What can leave leaves, so that few are left to be dropped one by one. The epoch is raised last: who is
 	 * told of it finds nothing older, also after a crash of this process at any moment.
 	 */
+	okv_retain_end_all(manager);
 	okv_evict(&visit, UINT64_MAX, NULL);
 	for (struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next)
 		okv_shelf_drop_all(shelf);
@@ -856,6 +870,7 @@ int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_s
 	full.cached_bytes = okv_cached_granules(manager) * manager->granule_bytes;
 	full.peak_used_bytes = manager->peak_granules * manager->granule_bytes;
 	full.blocks_queued = okv_imports_queued(manager);
+	okv_retain_stats(manager, &full);
 	full.mean_run_blocks = manager->nr_runs ? (double)manager->nr_placed / manager->nr_runs : 0;
 	okv_visit_leave(&visit);
 	if (ret)
@@ -927,6 +942,14 @@ static int okv_staging_init(struct omnikv_manager *manager, const struct omnikv_
 	return 0;
 }
 
+/* How much pins can have. */
+static uint64_t okv_pin_granules(const struct omnikv_manager *manager, const struct omnikv_manager_config *config)
+{
+	if (config->pin_bytes == OMNIKV_PIN_NONE)
+		return 0;
+	return config->pin_bytes ? config->pin_bytes / manager->granule_bytes : manager->nr_granules / 4;
+}
+
 void okv_manager_free(struct omnikv_manager *manager)
 {
 	pthread_cond_destroy(&manager->room);
@@ -981,6 +1004,13 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 	ret = okv_manager_new(client, &manager);
 	if (ret)
 		return ret;
+	manager->pin_granules = okv_pin_granules(manager, config);
+	if (manager->pin_granules > manager->nr_granules / 2) {
+		ret = okv_error_set(err, -EINVAL, "pin_bytes: %llu are more than a half of the pool of %llu; give less",
+				    (unsigned long long)config->pin_bytes,
+				    (unsigned long long)(manager->nr_granules * manager->granule_bytes));
+		goto err_free;
+	}
 	ret = manager->pool->is_lasting ? okv_pool_catalog_open(manager, err) : okv_manager_clear(client);
 	if (ret)
 		goto err_free;
@@ -1036,6 +1066,7 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 	if (!manager)
 		return;
 	assert(manager->seqs.next == &manager->seqs);
+	okv_retain_fini(manager);
 	if (okv_is_attached(manager))
 		okv_imports_end(manager);
 	else if (!manager->catalog)
@@ -1050,6 +1081,8 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 		okv_index_destroy(shelf->index);
 		free(shelf->owned);
 		free(shelf->held);
+		free(shelf->nr_kept[0]);
+		free(shelf->nr_kept[1]);
 		free(shelf);
 	}
 	while ((slab = manager->slabs)) {

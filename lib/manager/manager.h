@@ -13,7 +13,7 @@
  *	used     = private + cached + tier
  *	pool's PRIVATE and SEALED = used, where this is the pool's only client
  *	pool's META        = the catalog's
- *	pins of an index = pins in its shelf's list
+ *	pins of an index = pins in its shelf's list, and retentions that are no pins (retain.h)
  *
  * Locks: manager > pool. Nothing here sleeps under the lock but for memory of its own.
  */
@@ -44,6 +44,7 @@
  * @held:          held by a count of transfers (struct okv_authority): owned, or published since
  * @pins:          head of the list of active pins
  * @pin_blocks:    sum of their path lengths: at least the number of blocks that they protect
+ * @nr_kept:       per kind of retention and entry id, [nr_kept_ids]: whose path goes through it (retain.h)
  */
 struct okv_shelf {
 	struct okv_shelf	*next;
@@ -60,6 +61,8 @@ struct okv_shelf {
 	uint64_t		*owned;
 	uint64_t		*held;
 	uint32_t		nr_owned_ids;
+	uint32_t		nr_kept_ids;
+	uint16_t		*nr_kept[2];
 };
 
 /** A block of @shelf left; it says itself how large it was, also where others have written to it. */
@@ -120,6 +123,7 @@ struct okv_seq_link {
 struct okv_tier;
 struct okv_imports;
 struct okv_pool_catalog;
+struct okv_retentions;
 
 struct omnikv_manager {
 	/* fixed after creation */
@@ -135,6 +139,7 @@ struct omnikv_manager {
 	struct okv_pool_catalog	*catalog;	/* NULL: the index ends with this process */
 	uint64_t		staging_granules;	/* stay free but for what comes back from the spill store */
 	uint64_t		staging_wait_ns;
+	uint64_t		pin_granules;	/* that pins can have; see retain.h */
 	struct okv_imports	*imports;	/* NULL: this manager decides itself; see import.h */
 
 	pthread_mutex_t		lock;
@@ -161,6 +166,7 @@ struct omnikv_manager {
 	uint64_t		nr_runs;	/* of these, not right behind the one before */
 	uint64_t		seen;		/* number of the last walk */
 	uint64_t		epoch;		/* where there is no catalog to keep it */
+	struct okv_retentions	*retentions;	/* NULL: there were none */
 	struct omnikv_manager_stats stats;
 };
 
@@ -260,6 +266,8 @@ uint64_t okv_manager_evict(struct omnikv_manager *manager, uint64_t nr_granules)
 uint64_t okv_manager_granules(const struct omnikv_manager *manager);
 /** Would evicting everything that nothing protects make room for so many? */
 bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
+/** Granules of the entry @id. */
+uint64_t okv_shelf_entry_granules(const struct okv_shelf *shelf, uint32_t id);
 /** The shelf that is to give, of those whose bit in @done is not set; NULL: none. */
 struct okv_shelf *okv_evict_shelf(const struct omnikv_manager *manager, uint64_t done);
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "failpoint.h"
-#include "manager/manager.h"
+#include "manager/retain.h"
 
 int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *keys,
 		     size_t nr_keys, const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
@@ -287,7 +287,36 @@ void okv_session_distrust(struct omnikv_space *space, const struct omnikv_key *k
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
 	entry = okv_index_find(space->shelf->index, space->id, key);
-	if (entry != OKV_ENTRY_NONE)
+	if (entry != OKV_ENTRY_NONE) {
 		okv_index_drop(space->shelf->index, entry);
+		okv_retain_prune(space->manager);
+	}
 	okv_visit_leave(&visit);
+}
+
+int okv_session_retain(struct omnikv_space *space, uint64_t owner, const struct omnikv_key *key, uint32_t position,
+		       const struct omnikv_retention *how)
+{
+	uint32_t entry = OKV_ENTRY_NONE;
+	struct okv_index_info info;
+	struct okv_visit visit;
+	bool was_there;
+	int ret;
+
+	ret = okv_retention_check(how);
+	if (ret || (key && !okv_keys_are_valid(key, 1, NULL)))
+		return -EINVAL;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	okv_retain_expire(space->manager);
+	was_there = okv_retain_find(space, owner, how->session) != NULL;
+	if (key) {
+		entry = okv_index_find(space->shelf->index, space->id, key);
+		ret = entry == OKV_ENTRY_NONE || okv_index_get(space->shelf->index, entry, &info) || info.position != position ?
+		      -ESTALE : 0;
+	}
+	if (!ret)
+		ret = okv_retain_entry(space, owner, how, entry);
+	okv_visit_leave(&visit);
+	return ret ? ret : !key && was_there;
 }

@@ -25,6 +25,9 @@ int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client,
 		       const struct omnikv_key *key, uint32_t group, const struct omnikv_extent *extent, uint32_t crc,
 		       uint32_t epoch);
 void okv_session_use(struct omnikv_space *space, const struct okv_use *use);
+/** See okv_authority_ops. Retained for @owner, which is not OKV_OWNER_SELF. */
+int okv_session_retain(struct omnikv_space *space, uint64_t owner, const struct omnikv_key *key, uint32_t position,
+		       const struct omnikv_retention *how);
 void okv_session_distrust(struct omnikv_space *space, const struct omnikv_key *key);
 
 #endif /* OKV_SESSION_H */

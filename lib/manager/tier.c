@@ -14,6 +14,7 @@
 #include "device.h"
 #include "failpoint.h"
 #include "manager/import.h"
+#include "manager/retain.h"
 #include "manager/space.h"
 #include "provider.h"
 #include "spill/spill.h"
@@ -217,7 +218,15 @@ static uint32_t demote_begin(struct omnikv_manager *manager, uint64_t nr_granule
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
 	free_granules = okv_pool_free_granules(manager->pool);
-	while (free_granules < nr_granules && !dem->nr_blocks && (shelf = okv_evict_shelf(manager, done))) {
+	okv_retain_expire(manager);
+	while (free_granules < nr_granules && !dem->nr_blocks) {
+		shelf = okv_evict_shelf(manager, done);
+		if (!shelf && okv_retain_yield(manager)) {
+			done = 0;
+			continue;
+		}
+		if (!shelf)
+			break;
 		nr = nr_granules == UINT64_MAX ? TIER_BATCH : (nr_granules - free_granules) / shelf->block_granules + 1;
 		if (nr > TIER_BATCH)
 			nr = TIER_BATCH;
@@ -351,6 +360,7 @@ void okv_tier_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
 int64_t omnikv_manager_flush(struct omnikv_manager *manager)
 {
 	struct okv_demotion *dem;
+	struct okv_visit visit;
 	int64_t nr_blocks = 0;
 	uint32_t nr;
 
@@ -361,6 +371,10 @@ int64_t omnikv_manager_flush(struct omnikv_manager *manager)
 	dem = malloc(sizeof(*dem));
 	if (!dem)
 		return -ENOMEM;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	okv_retain_end_all(manager);
+	okv_visit_leave(&visit);
 	while ((nr = demote(manager, UINT64_MAX, dem)))
 		nr_blocks += nr;
 	free(dem);

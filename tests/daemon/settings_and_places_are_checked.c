@@ -126,6 +126,7 @@ static void bad_values_are_named_before_memory_is_taken(void **state)
 		{ "[daemon]\npool = kmod:x\nmanager = no\n", "there is nothing to do" },
 		{ "[daemon]\npool = 16M\nspill = /nowhere\n", "say with --spill-size how large it may be" },
 		{ "[daemon]\npool = 16M\nspill = /proc\n", "say with --spill-size how large it may be" },
+		{ "[daemon]\npool = 16M\npins = few\n", "omnikvd.conf:3: pins: size \"few\"" },
 		{ "[daemon]\npool = 16M\nspill-size = 16M\n", "--spill-size without --spill" },
 		{ "\xef\xbb\xbf[daemon]\npool = 64Q\n", "omnikvd.conf:2: pool: size" },
 	};

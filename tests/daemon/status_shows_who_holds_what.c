@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #include <omnikv/pool.h>
 
 #include "tests/harness/daemon_case.h"
+#include "tests/harness/kv_world.h"
 
 static struct daemon_case the_daemon;
 
@@ -107,10 +109,56 @@ static void clients_are_listed(void **state)
 	daemon_case_fini(&the_daemon);
 }
 
+static void what_sessions_keep_is_shown(void **state)
+{
+	const char *const options[] = { "--pool", "16M", "--reserve", "0", "--pins", "4M", NULL };
+	struct omnikv_retention how = { .size = sizeof(how), .flags = OMNIKV_RETAIN_F_PIN, .session = 5, .ttl_ms = 60000 };
+	static char text[65536];
+	struct omnikv_key *keys;
+	struct kv_story story = { 0 };
+	struct omnikv_seq *seq;
+	struct kv_world world;
+	json_t *root, *kept;
+
+	(void)state;
+	daemon_case_init(&the_daemon);
+	daemon_start(&the_daemon, options);
+	kv_world_connect(&world, KV_SHAPE_FULL, 16, the_daemon.socket, NULL);
+	for (uint32_t i = 0; i < 16 * 16; i++)
+		kv_story_add(&story, i);
+	seq = kv_open(&world, &story, false);
+	assert_int_equal(omnikv_seq_append(seq, story.nr_tokens), 0);
+	kv_store(&world, seq, &story, 0, story.nr_tokens);
+	assert_int_equal(kv_commit(&world, seq, &story, false), 16);
+	omnikv_seq_close(seq);
+	keys = kv_keys(&world, &story, 16);
+	assert_int_equal(omnikv_space_retain(world.space, keys, 16, NULL, &how), 16);
+	how = (struct omnikv_retention){ .size = sizeof(how), .session = 6, .next_use_ms = 60000 };
+	assert_int_equal(omnikv_space_retain(world.space, keys, 8, NULL, &how), 8);
+
+	assert_int_equal(status_of("--json", text, sizeof(text)), 0);
+	root = json_loads(text, 0, NULL);
+	assert_non_null(root);
+	kept = json_object_get(json_object_get(root, "daemon"), "retained");
+	assert_int_equal(number(kept, "sessions"), 2);
+	assert_int_equal(number(kept, "pinned_bytes"), 16 * 4096);
+	assert_int_equal(number(kept, "pin_limit_bytes"), 4 << 20);
+	assert_int_equal(number(kept, "ranked_bytes"), 8 * 4096);
+	json_decref(root);
+	assert_int_equal(status_of("", text, sizeof(text)), 0);
+	assert_non_null(strstr(text, "retained for 2 sessions: 64.00 KiB pinned of at most 4.00 MiB, 32.00 KiB by"));
+	free(keys);
+	kv_story_free(&story);
+	kv_world_detach(&world);
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+	daemon_case_fini(&the_daemon);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(clients_are_listed),
+		cmocka_unit_test(what_sessions_keep_is_shown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

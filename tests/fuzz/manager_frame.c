@@ -35,6 +35,8 @@ static void check_request(uint32_t type, const void *payload)
 	const struct okv_wire_promise *promise = payload;
 	const struct okv_wire_join *join = payload;
 	const struct okv_wire_prefetch *prefetch = payload;
+	const struct okv_wire_retain *retain = payload;
+	const struct okv_wire_give *give = payload;
 	uint64_t bytes = 0;
 
 	switch (type) {
@@ -63,6 +65,13 @@ static void check_request(uint32_t type, const void *payload)
 		must(join->part < join->nr_parts && join->nr_parts <= OMNIKV_GROUPS_MAX);
 		touch(join + 1, __builtin_popcount(join->groups) * (sizeof(struct omnikv_extent) + 4));
 		break;
+	case OKV_WIRE_RETAIN:
+		must(retain->session && (retain->key.len || !retain->position));
+		must(!(retain->flags & OMNIKV_RETAIN_F_PIN) || retain->ttl_ms);
+		break;
+	case OKV_WIRE_GIVE:
+		must(give->key.len && give->timeout_ms && give->timeout_ms <= OMNIKV_GIVE_MS_MAX);
+		break;
 	case OKV_WIRE_PREFETCH:
 		touch(prefetch + 1, prefetch->nr_keys * sizeof(struct omnikv_key));
 		break;
@@ -74,6 +83,7 @@ static void check_reply(uint32_t type, uint32_t nr_groups, const void *payload)
 	const struct okv_wire_space_opened *opened = payload;
 	const struct okv_wire_found *found = payload;
 	const struct okv_wire_published *published = payload;
+	const struct okv_wire_taken *taken = payload;
 
 	switch (type) {
 	case OKV_WIRE_SPACE_OPEN:
@@ -82,6 +92,10 @@ static void check_reply(uint32_t type, uint32_t nr_groups, const void *payload)
 	case OKV_WIRE_FIND:
 		must(found->nr <= OKV_FOUND_BLOCKS && found->nr <= found->nr_hit);
 		touch(found + 1, (size_t)found->nr * nr_groups * (sizeof(struct omnikv_extent) + 4));
+		break;
+	case OKV_WIRE_TAKE:
+		must(taken->nr <= OKV_HANDED_KEYS && taken->nr <= taken->nr_blocks);
+		touch(taken + 1, taken->nr * sizeof(struct omnikv_key));
 		break;
 	case OKV_WIRE_PUBLISH:
 		must(published->nr <= OKV_AUTHORITY_BLOCKS);

@@ -14,6 +14,7 @@
 #include "cmd.h"
 #include "conn.h"
 #include "error.h"
+#include "manager/frames.h"
 
 enum { OPT_JSON = 'j', OPT_SOCKET = 's' };
 
@@ -100,6 +101,32 @@ static json_t *daemon_object(const char *path, const struct okv_wire_clients *cl
 			 (json_int_t)info->state_bytes[OMNIKV_EXTENT_QUARANTINED], "clients");
 }
 
+/* What sessions keep in memory; a daemon that manages no pool, or that is older, has nothing to say. */
+static void show_retained(struct okv_conn *conn, json_t *daemon)
+{
+	union {
+		struct omnikv_manager_stats	stats;
+		unsigned char			room[4096];
+	} theirs = { .room = { 0 } };
+	char pinned[24], limit[24], retained[24];
+
+	if (ask(conn, OKV_WIRE_STATS, NULL, 0, &theirs, sizeof(theirs)) || !theirs.stats.pin_limit_bytes)
+		return;
+	if (daemon)
+		json_object_set_new(daemon, "retained",
+				    json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "sessions", (json_int_t)theirs.stats.nr_retentions,
+					      "pinned_bytes", (json_int_t)theirs.stats.pinned_bytes, "pin_limit_bytes",
+					      (json_int_t)theirs.stats.pin_limit_bytes, "ranked_bytes",
+					      (json_int_t)theirs.stats.retained_bytes, "expired",
+					      (json_int_t)theirs.stats.retentions_expired, "yielded",
+					      (json_int_t)theirs.stats.retentions_yielded));
+	else
+		printf("  retained for %llu sessions: %s pinned of at most %s, %s by priority or next use\n",
+		       (unsigned long long)theirs.stats.nr_retentions, okv_bytes_text(theirs.stats.pinned_bytes, pinned),
+		       okv_bytes_text(theirs.stats.pin_limit_bytes, limit),
+		       okv_bytes_text(theirs.stats.retained_bytes, retained));
+}
+
 /* A daemon's pool and its clients, page by page. */
 static int show(struct okv_conn *conn, json_t *object)
 {
@@ -127,6 +154,8 @@ static int show(struct okv_conn *conn, json_t *object)
 			daemon = daemon_object(okv_conn_path(conn), clients, &attached, &info);
 		else if (!page.from)
 			print_daemon(okv_conn_path(conn), clients, &attached, &info);
+		if (!page.from)
+			show_retained(conn, daemon);
 		for (i = 0; i < clients->count; i++) {
 			make_printable(clients->clients[i].name);
 			if (daemon)

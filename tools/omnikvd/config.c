@@ -98,6 +98,8 @@ static const struct okv_setting settings[] = {
 	{ "reserve", OKV_SETTING_SIZE, true, AT(reserve_bytes), 0, INT64_MAX, "SIZE",
 	  "memory that each client keeps ahead of need, to go on while the daemon is away (default 64M; at most a 16th "
 	  "of the pool)", NULL },
+	{ "pins", OKV_SETTING_SIZE, false, AT(pin_bytes), 0, INT64_MAX, "SIZE",
+	  "memory that clients can pin in sum, each at most a half of it (default a quarter of the pool)", NULL },
 	{ "clients", OKV_SETTING_NUMBER, false, AT(clients_max), 1, 65536, "N",
 	  "connections at once (default 512)", NULL },
 	{ "manager", OKV_SETTING_BOOL, false, AT(with_manager), 0, 0, "yes|no",
@@ -119,7 +121,7 @@ int okv_config_init(struct okv_daemon_config *config)
 {
 	*config = (struct okv_daemon_config) {
 		.socket = strdup(OKV_CONN_SOCKET), .reserve_bytes = 64 << 20, .clients_max = 512, .with_manager = true,
-		.is_populated = true,
+		.is_populated = true, .pin_bytes = OKV_PINS_DEFAULT,
 	};
 	return config->socket ? 0 : -ENOMEM;
 }

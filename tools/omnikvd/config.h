@@ -13,6 +13,8 @@
 
 #include <omnikv/types.h>
 
+#define OKV_PINS_DEFAULT	UINT64_MAX
+
 /**
  * struct okv_daemon_config - what the operator asked for
  * @pool:          as users type it
@@ -23,6 +25,7 @@
  * @spill_bytes:   capacity of a new store; 0: the store's own choice
  * @granule_bytes: 0: 4096, or that of an existing pool
  * @reserve_bytes: that each client may keep allocated ahead of need
+ * @pin_bytes:     that clients can pin in sum, at most a half of the pool; OKV_PINS_DEFAULT: a quarter of it
  * @clients_max:   connections at once
  * @with_manager:  the daemon manages the pool; else one of the clients does
  * @with_hugetlb:  pages of the host's huge-page pool may be taken
@@ -37,6 +40,7 @@ struct okv_daemon_config {
 	uint64_t	spill_bytes;
 	uint64_t	granule_bytes;
 	uint64_t	reserve_bytes;
+	uint64_t	pin_bytes;
 	uint64_t	clients_max;
 	bool		with_manager;
 	bool		with_hugetlb;

@@ -227,6 +227,8 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 			return ret;
 	}
 	manager.spill = daemon->spill;
+	if (asked->pin_bytes != OKV_PINS_DEFAULT)
+		manager.pin_bytes = asked->pin_bytes ? asked->pin_bytes : OMNIKV_PIN_NONE;
 	ret = omnikv_manager_create(daemon->client, &manager, &daemon->manager, err);
 	if (!ret && err->text[0])
 		notice(daemon, err->text);

@@ -16,8 +16,10 @@
 #include "error.h"
 #include "manager/catalog.h"
 #include "manager/frames.h"
+#include "manager/handover.h"
 #include "manager/join.h"
 #include "manager/manager.h"
+#include "manager/retain.h"
 #include "manager/session.h"
 #include "manager/space.h"
 #include "manager/tier.h"
@@ -58,6 +60,12 @@ static struct omnikv_space *space_of(struct okv_server *server, const struct okv
 		return NULL;
 	space = tenancy->spaces[(uint32_t)number];
 	return space && space_number(space, (uint32_t)number) == number ? space : NULL;
+}
+
+/* Of retentions: never the daemon itself. */
+static uint64_t owner_of(const struct okv_peer *peer)
+{
+	return peer->number + 1;
 }
 
 /* A free place among the connection's namespaces. */
@@ -490,6 +498,71 @@ static int handle_prefetch(struct okv_server *server, const struct okv_request *
 	return (int)omnikv_space_prefetch(space, keys, prefetch->nr_keys);
 }
 
+/* ---- retentions, sequences on their way -------------------------------------------------- */
+
+static int handle_retain(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_retain *retain = req->payload;
+	const struct omnikv_retention how = {
+		.flags = retain->flags, .priority = retain->priority, .session = retain->session, .ttl_ms = retain->ttl_ms,
+		.next_use_ms = retain->next_use_ms,
+	};
+	struct omnikv_space *space = space_of(server, req->peer, retain->space);
+
+	(void)reply;
+	if (!space)
+		return -ENOENT;
+	return okv_session_retain(space, owner_of(req->peer), retain->key.len ? &retain->key : NULL, retain->position, &how);
+}
+
+static int handle_give(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_give *give = req->payload;
+	struct omnikv_space *space = space_of(server, req->peer, give->space);
+	int ret;
+
+	if (!space)
+		return -ENOENT;
+	ret = okv_handover_give(space, &give->key, give->position, give->timeout_ms, reply->payload);
+	if (!ret)
+		reply->length = sizeof(struct omnikv_ticket);
+	return ret;
+}
+
+static int handle_take(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_take *take = req->payload;
+	struct omnikv_space *space = space_of(server, req->peer, take->space);
+	struct okv_wire_taken *taken = reply->payload;
+	struct okv_handed *handed;
+	int ret;
+
+	if (!space)
+		return -ENOENT;
+	handed = malloc(sizeof(*handed));
+	if (!handed)
+		return -ENOMEM;
+	ret = okv_handover_take(space, &take->ticket, take->first, handed);
+	if (!ret) {
+		*taken = (struct okv_wire_taken){
+			.nr_blocks = handed->nr_blocks, .nr = handed->nr, .has_tail = handed->has_tail,
+		};
+		memcpy(taken + 1, handed->keys, handed->nr * sizeof(handed->keys[0]));
+		reply->length = sizeof(*taken) + handed->nr * sizeof(handed->keys[0]);
+	}
+	free(handed);
+	return ret;
+}
+
+static int handle_take_end(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_take *take = req->payload;
+	struct omnikv_space *space = space_of(server, req->peer, take->space);
+
+	(void)reply;
+	return space ? okv_handover_end(space, &take->ticket) : -ENOENT;
+}
+
 /* ---- the rest --------------------------------------------------------------------------- */
 
 static int handle_admit(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
@@ -545,6 +618,10 @@ static int (*const handlers[])(struct okv_server *server, const struct okv_reque
 	[OKV_WIRE_JOIN - OKV_WIRE_MANAGER]		= handle_join,
 	[OKV_WIRE_EPOCH - OKV_WIRE_MANAGER]		= handle_epoch,
 	[OKV_WIRE_PREFETCH - OKV_WIRE_MANAGER]		= handle_prefetch,
+	[OKV_WIRE_RETAIN - OKV_WIRE_MANAGER]		= handle_retain,
+	[OKV_WIRE_GIVE - OKV_WIRE_MANAGER]		= handle_give,
+	[OKV_WIRE_TAKE - OKV_WIRE_MANAGER]		= handle_take,
+	[OKV_WIRE_TAKE_END - OKV_WIRE_MANAGER]		= handle_take_end,
 };
 
 /* What all have in common: a manager, and a frame that is one. */
@@ -575,6 +652,7 @@ static void peer_end(struct okv_server *server, struct okv_peer *peer, enum okv_
 		okv_promises_end_peer(promises, peer->number);
 	if (!tenancy)
 		return;
+	okv_retain_end_owner(daemon->manager, owner_of(peer));
 	for (uint32_t i = 0; i < tenancy->nr_spaces; i++)
 		omnikv_space_close(tenancy->spaces[i]);
 	free(tenancy->spaces);
@@ -597,7 +675,8 @@ static const struct okv_frame frames[] = {
 	FRAME(OKV_WIRE_SPACE_OPEN), FRAME(OKV_WIRE_SPACE_CLOSE), FRAME(OKV_WIRE_FIND), FRAME(OKV_WIRE_PUBLISH),
 	FRAME(OKV_WIRE_STATE), FRAME(OKV_WIRE_USE), FRAME(OKV_WIRE_DISTRUST), FRAME(OKV_WIRE_ADMIT),
 	FRAME(OKV_WIRE_RESET), FRAME(OKV_WIRE_EPOCH), FRAME(OKV_WIRE_STATS), FRAME(OKV_WIRE_PROMISE),
-	FRAME(OKV_WIRE_WAIT), FRAME(OKV_WIRE_JOIN), FRAME(OKV_WIRE_PREFETCH),
+	FRAME(OKV_WIRE_WAIT), FRAME(OKV_WIRE_JOIN), FRAME(OKV_WIRE_PREFETCH), FRAME(OKV_WIRE_RETAIN),
+	FRAME(OKV_WIRE_GIVE), FRAME(OKV_WIRE_TAKE), FRAME(OKV_WIRE_TAKE_END),
 };
 
 const struct okv_service okv_manager_service = {

@@ -35,6 +35,8 @@ enum omnikv_spill_admit {
  *               of the reserve; 0: it does not, and what is on NVMe alone is a miss at once
  * @staging_bytes: memory that stays free of all else, so that blocks of @spill come back while the rest of the pool is leased
  *               or private; 0: a 64th of the pool, at most 1 GiB; OMNIKV_STAGING_NONE: none. It helps where it holds a block
+ * @pin_bytes:   that pins can have in sum (omnikv_space_retain()), at most a half of the pool; one client of a daemon gets at most
+ *               a half of it; 0: a quarter of the pool; OMNIKV_PIN_NONE: nothing
  */
 struct omnikv_manager_config {
 	size_t			size;
@@ -43,8 +45,10 @@ struct omnikv_manager_config {
 	uint32_t		spill_admit;
 	uint32_t		staging_wait_ms;
 	uint64_t		staging_bytes;
+	uint64_t		pin_bytes;
 };
 
+#define OMNIKV_PIN_NONE		UINT64_MAX
 #define OMNIKV_STAGING_NONE	UINT64_MAX
 
 /**
@@ -158,6 +162,58 @@ OMNIKV_API void omnikv_match_put(struct omnikv_match *match);
  */
 OMNIKV_API int64_t omnikv_space_prefetch(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys);
 
+/** It does not leave memory before the retention ends. */
+#define OMNIKV_RETAIN_F_PIN	(1u << 0)
+#define OMNIKV_RETAIN_F_ALL	0x1u
+
+#define OMNIKV_PRIORITY_MAX	100u
+#define OMNIKV_RETAIN_MS_MAX	86400000u
+/** The session is over. */
+#define OMNIKV_NEXT_USE_NEVER	UINT32_MAX
+
+/**
+ * struct omnikv_retention - why a prefix is worth its memory
+ * @flags:       OMNIKV_RETAIN_F_*
+ * @priority:    0 to OMNIKV_PRIORITY_MAX; the highest leaves last. 0 for pins
+ * @session:     whose prefix it is: an agent, a conversation, a system prompt; any number but 0, of the caller's choosing
+ * @ttl_ms:      after which it ends, at most OMNIKV_RETAIN_MS_MAX; 0: twice @next_use_ms. A pin has one
+ * @next_use_ms: when the session is going to use it next, from now on; 0: not known. Of one priority what is used latest
+ *               leaves first, what is not known before all others. OMNIKV_NEXT_USE_NEVER, with nothing else beside: the
+ *               session is over, and what only it used leaves next
+ */
+struct omnikv_retention {
+	size_t		size;
+	uint32_t	flags;
+	uint32_t	priority;
+	uint64_t	session;
+	uint32_t	ttl_ms;
+	uint32_t	next_use_ms;
+};
+
+/**
+ * omnikv_space_retain() - keep the cached begin of this prefix in memory
+ * @keys, @tail: as omnikv_match(); what is on NVMe alone is not brought back
+ *
+ * A session retains one prefix of a namespace: the new one takes the place of the one before, also where nothing of it
+ * is cached. Blocks that are retained leave after all others, the least worth one first; pins do not leave at all. All
+ * that is hints are advice: together they protect at most a half of the pool, and what is worth less of the same client
+ * makes way for what is worth more.
+ *
+ * A retention ends by its time, by omnikv_space_unretain(), with its process, by omnikv_manager_reset(), by
+ * omnikv_manager_flush() and with the epoch. It does not outlive the manager. Where that is a daemon's, the process's
+ * next request to the one that follows brings those that are left; until then nothing protects them.
+ *
+ * Return: how many leading blocks are retained now, or
+ *   -EINVAL      a key or a value that is none, a pin without @ttl_ms, or nothing that would keep anything
+ *   -EDQUOT      pins have reached their bound (struct omnikv_manager_config), there are too many retentions, or others
+ *                of this client are all worth more; what the session retained before stays
+ *   -ENOTCONN, -EOPNOTSUPP (a daemon that knows of none), -ENOMEM, -EOVERFLOW (65,535 leases end at one block)
+ */
+OMNIKV_API int64_t omnikv_space_retain(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+				       const struct omnikv_key *tail, const struct omnikv_retention *retention);
+/** What @session retains is as any other block again. -ENOENT: it retains nothing (any more); -ENOTCONN. */
+OMNIKV_API int omnikv_space_unretain(struct omnikv_space *space, uint64_t session);
+
 #define OMNIKV_PROMISE_MS_MAX	600000u
 
 /**
@@ -264,7 +320,7 @@ struct omnikv_manager_stats {
 	uint64_t	hash_collisions;
 	/* now */
 	uint64_t	nr_blocks;
-	uint64_t	nr_leased_blocks;
+	uint64_t	nr_leased_blocks;	/* or pinned */
 	uint64_t	cached_bytes;
 	uint64_t	peak_used_bytes;	/* most of the pool ever in use at once */
 	double		mean_run_blocks;	/* mean length of physically consecutive runs */
@@ -291,6 +347,14 @@ struct omnikv_manager_stats {
 	uint64_t	blocks_published;	/* committed here and given to the daemon */
 	uint64_t	blocks_unpublished;	/* committed here and never given to it */
 	uint64_t	blocks_queued;		/* now: waiting to be given to it */
+	/* of retentions; now */
+	uint64_t	nr_retentions;
+	uint64_t	pinned_bytes;
+	uint64_t	pin_limit_bytes;
+	uint64_t	retained_bytes;		/* by those that are no pins */
+	/* ever */
+	uint64_t	retentions_expired;	/* ended by their time */
+	uint64_t	retentions_yielded;	/* made way */
 };
 
 OMNIKV_API int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);

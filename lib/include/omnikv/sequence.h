@@ -94,6 +94,46 @@ OMNIKV_API int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork)
 OMNIKV_API int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys, size_t nr_keys,
 				     const struct omnikv_key *tail);
 
+#define OMNIKV_GIVE_MS_MAX	600000u
+
+/** Names a sequence on its way to another process. Nobody guesses one; whoever knows it, and opens the namespace, takes it. */
+struct omnikv_ticket {
+	uint8_t		bytes[16];
+};
+
+/**
+ * omnikv_seq_give() - hand a sequence over, or a fork of it, to another process of the same daemon
+ * @seq:        committed to its last token (a tail too); stays the caller's: to move it, close it after this
+ * @timeout_ms: until somebody must have taken it, 1 to OMNIKV_GIVE_MS_MAX
+ *
+ * Its blocks are held from here on until they are taken or the time is over, whatever becomes of the caller: so there is
+ * no moment at which nobody holds them. They count as pins (struct omnikv_manager_config). Within one process, and with a
+ * manager of one's own, the same works between threads.
+ *
+ * Return: 0, or
+ *   -EINVAL     not all of it is committed, or it is empty
+ *   -ENOTCONN   the daemon does not answer, or has not got all of its blocks yet; commit again later
+ *   -ENODATA    there is no state at its end to go on from
+ *   -ESTALE     the epoch was raised, or the daemon has dropped it
+ *   -EDQUOT     pins have reached their bound
+ *   -EOPNOTSUPP (a daemon that knows of none), -ENOMEM
+ */
+OMNIKV_API int omnikv_seq_give(struct omnikv_seq *seq, uint32_t timeout_ms, struct omnikv_ticket *ticket);
+/**
+ * omnikv_seq_take() - take over a sequence
+ * @space: the same namespace, opened here
+ *
+ * It is as if opened by omnikv_seq_open() with the keys of all of its blocks, and leased here before the ticket ends.
+ * A process that dies before that leaves the ticket as it was, for another one. Tickets end with the daemon; what they
+ * named stays cached.
+ *
+ * Return: 0, or
+ *   -ESTALE     there is no such ticket: taken, over its time, of another namespace
+ *   -EAGAIN     the ticket is there, and not all of its blocks could be had; try again
+ *   -EINVAL, -ENOTCONN, -EOPNOTSUPP, -ENOMEM, -EPROTO (the answer is none)
+ */
+OMNIKV_API int omnikv_seq_take(struct omnikv_space *space, const struct omnikv_ticket *ticket, struct omnikv_seq **seq);
+
 /**
  * omnikv_seq_pieces() - where the rows of one plane of one layer lie
  * @group, @layer_idx, @plane: index of the group, of the layer among the group's stored layers, of the plane

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What is kept in memory on request: pins, priorities, and what sessions will use next.
+ *
+ * A retention protects a path of one index. A pin does so until it ends. Any other one gives way when nothing
+ * without a retention can leave any more, the one that is worth least (ranks.h) first: so the order of
+ * eviction (evict.h) stays what it is, leaf by leaf, for whatever is not retained.
+ *
+ * Accounting, which omnikv_manager_check() walks: each shelf counts, per entry, the retentions of each kind whose
+ * path goes through it; granules of a kind = those of entries with a count. Both kinds are bounded.
+ */
+#ifndef OKV_RETAIN_H
+#define OKV_RETAIN_H
+
+#include "manager/manager.h"
+#include "manager/ranks.h"
+
+/** The manager's own process. Other owners are clients, which get at most a half of each bound. */
+#define OKV_OWNER_SELF		0u
+/** Sequences on their way from one process to another (handover.h). */
+#define OKV_OWNER_TICKETS	UINT64_MAX
+
+/** Kinds of retentions. */
+enum { OKV_RETAIN_PIN, OKV_RETAIN_RANKED, OKV_RETAIN_KINDS };
+
+/**
+ * struct okv_retained - one retention
+ * @pin:         its entry and length; active where it is a pin, else the index alone counts it
+ * @nr_granules: that nothing else of its kind protected as it came
+ * @secret:      of a ticket
+ */
+struct okv_retained {
+	struct okv_rank	rank;
+	struct okv_pin	pin;
+	uint64_t	nr_granules;
+	uint64_t	secret;
+};
+
+/** -EINVAL, -EOPNOTSUPP where it says nothing that could be done. No lock. */
+int okv_retention_check(const struct omnikv_retention *how);
+
+/*
+ * The functions below are called inside a visit, of a manager that decides itself.
+ */
+
+/**
+ * okv_retain_entry() - what @owner's session retained before ends, and the path down to @entry is retained instead
+ * @how:   checked; @how->ttl_ms and @how->next_use_ms count from now
+ * @entry: OKV_ENTRY_NONE: nothing is
+ *
+ * On an error the session retains what it did. -EDQUOT, -ENOMEM, -ESTALE, -EOVERFLOW (as okv_index_pin()).
+ */
+int okv_retain_entry(struct omnikv_space *space, uint64_t owner, const struct omnikv_retention *how, uint32_t entry);
+/** NULL: none of this name. */
+struct okv_retained *okv_retain_find(const struct omnikv_space *space, uint64_t owner, uint64_t session);
+void okv_retain_end(struct omnikv_manager *manager, struct okv_retained *retained);
+/** What is over ends. */
+void okv_retain_expire(struct omnikv_manager *manager);
+/** Nothing else can leave: the one that is worth least ends. false: there are pins alone. */
+bool okv_retain_yield(struct omnikv_manager *manager);
+/** Those on blocks that are not found any more end. */
+void okv_retain_prune(struct omnikv_manager *manager);
+void okv_retain_end_all(struct omnikv_manager *manager);
+void okv_retain_stats(const struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
+/** Pins of @shelf's index that are in no list of pins; -EUCLEAN (with the reason), -ENOMEM. */
+int okv_retain_check(struct omnikv_manager *manager, struct okv_shelf *shelf, uint64_t *nr_pins, const char **reason);
+
+/*
+ * Outside of visits.
+ */
+
+/** Of a client that has ended. */
+void okv_retain_end_owner(struct omnikv_manager *manager, uint64_t owner);
+/** The manager ends. */
+void okv_retain_fini(struct omnikv_manager *manager);
+
+#endif /* OKV_RETAIN_H */
