@@ -3,8 +3,8 @@
  * What every kind of device has in common, and the table of what each does its own way.
  *
  * device.c owns opening, HBM accounting and events; device_host.c, device_sim.c and device_cuda*.c
- * own clocks, streams and the moving of bytes; ring.c decides what to move and when. A new kind
- * of device is one more table.
+ * own clocks, streams and the moving of bytes; ring.c decides what to move and when, exchange.c what goes to
+ * other devices. A new kind of device is one more table.
  *
  * On "host" and "cuda" any thread may enter; on "sim" one at a time.
  */
@@ -72,6 +72,16 @@ struct okv_device_ops {
 	int (*pinned_alloc)(struct omnikv_device *dev, uint64_t bytes, void **ptr);
 	void (*pinned_free)(struct omnikv_device *dev, void *ptr);
 	int (*stream_read)(struct omnikv_stream *stream, void *pinned, const void *hbm, uint64_t bytes);
+
+	/*
+	 * Exchange with other devices of this kind. A copy that fails, now or later, is known to whoever waits behind it:
+	 * peer_wait for an event that was poisoned poisons what is recorded after it, or ends in an error of the stream's
+	 * sync. NULL: there is none.
+	 */
+	int (*peer_copy)(struct omnikv_stream *stream, struct omnikv_device *to, void *dst, const void *src, uint64_t bytes);
+	int (*peer_wait)(struct omnikv_stream *stream, struct omnikv_event *event);
+	/* Two devices are one piece of hardware; NULL: never. */
+	bool (*is_same)(const struct omnikv_device *a, const struct omnikv_device *b);
 
 	/* Captured work; all NULL: there is no capture, and a graph's waits and records are the stream's own. */
 	int (*graph_create)(struct omnikv_device *dev, uint64_t timeout_ns, struct omnikv_graph **graph);

@@ -484,6 +484,41 @@ static int cuda_stream_read(struct omnikv_stream *base, void *pinned, const void
 	return ret;
 }
 
+/* Over NVLink where there is one, by the host where there is no other way: the driver's choice. */
+static int cuda_peer_copy(struct omnikv_stream *base, struct omnikv_device *to, void *dst, const void *src, uint64_t bytes)
+{
+	struct omnikv_device *dev = base->dev;
+	int ret = okv_cuda_enter(dev);
+
+	if (ret)
+		return ret;
+	ret = okv_cuda_check(dev, okv_cuda_of(dev)->drv.cuMemcpyPeerAsync((uintptr_t)dst, okv_cuda_of(to)->context, (uintptr_t)src,
+									  okv_cuda_of(dev)->context, bytes,
+									  ((struct cuda_stream *)base)->stream));
+	okv_cuda_leave(dev);
+	return ret;
+}
+
+/* Words are portable host memory: streams of every GPU see them. */
+static int cuda_peer_wait(struct omnikv_stream *base, struct omnikv_event *event)
+{
+	const struct okv_cuda_word *word = ((struct okv_cuda_event *)event)->word;
+	struct omnikv_device *dev = base->dev;
+	int ret = okv_cuda_enter(dev);
+
+	if (ret)
+		return ret;
+	ret = okv_cuda_check(dev, okv_cuda_of(dev)->drv.cuStreamWaitValue64(((struct cuda_stream *)base)->stream, word->ptr,
+									    word_fired(word), OKV_CU_STREAM_WAIT_VALUE_GEQ));
+	okv_cuda_leave(dev);
+	return ret;
+}
+
+static bool cuda_is_same(const struct omnikv_device *a, const struct omnikv_device *b)
+{
+	return okv_cuda_of(a)->device == okv_cuda_of(b)->device;
+}
+
 static int cuda_pinned_alloc(struct omnikv_device *dev, uint64_t bytes, void **ptr)
 {
 	int ret = okv_cuda_enter(dev);
@@ -584,6 +619,9 @@ const struct okv_device_ops okv_device_cuda = {
 	.pinned_alloc = cuda_pinned_alloc,
 	.pinned_free = cuda_pinned_free,
 	.stream_read = cuda_stream_read,
+	.peer_copy = cuda_peer_copy,
+	.peer_wait = cuda_peer_wait,
+	.is_same = cuda_is_same,
 	.event_fired = cuda_event_fired,
 	.event_create = cuda_event_create,
 	.event_destroy = cuda_event_destroy,

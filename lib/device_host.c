@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "copy.h"
@@ -154,6 +155,22 @@ static int host_stream_sync(struct omnikv_stream *stream, uint64_t timeout_ns)
 	(void)stream;
 	(void)timeout_ns;
 	return 0;
+}
+
+/* Ranks are queued for by one thread, in turn: what is waited for has been recorded before. */
+static int host_peer_copy(struct omnikv_stream *stream, struct omnikv_device *to, void *dst, const void *src, uint64_t bytes)
+{
+	(void)stream;
+	(void)to;
+	memcpy(dst, src, bytes);
+	return 0;
+}
+
+static int host_peer_wait(struct omnikv_stream *stream, struct omnikv_event *event)
+{
+	int ret = host_stream_wait(stream, event);
+
+	return ret ? ret : atomic_load(&event->state) < 0 ? atomic_load(&event->state) : 0;
 }
 
 /* ---- the worker --------------------------------------------------------------------------- */
@@ -310,6 +327,8 @@ const struct okv_device_ops okv_device_host = {
 	.stream_wait = host_stream_wait,
 	.stream_record = host_stream_record,
 	.stream_sync = host_stream_sync,
+	.peer_copy = host_peer_copy,
+	.peer_wait = host_peer_wait,
 	.event_fired = okv_worker_event_fired,
 	.hbm_freed = host_hbm_freed,
 	.poll = host_poll,

@@ -28,8 +28,9 @@
 #define POISON_BYTE		0xdb
 /* Freed memory that is kept, poisoned and read-only, until the device is closed. */
 #define GRAVEYARD_BYTES_MAX	(UINT64_C(256) << 20)
-/* Device memory to device memory, bytes a second. */
+/* Device memory to device memory, and to that of another device; bytes a second. */
 #define D2D_BYTES_S		1e12
+#define PEER_BYTES_S		400e9
 
 /* What F_KERNELS launches: runs at once, and CTAs, fewer than there is work for. */
 #define BATCH_RUNS		256
@@ -97,7 +98,7 @@ struct sim_device {
 	struct sim_batch	*batch;		/* with F_KERNELS; else NULL */
 };
 
-enum sim_item_kind { ITEM_LAUNCH, ITEM_WAIT, ITEM_RECORD };
+enum sim_item_kind { ITEM_LAUNCH, ITEM_WAIT, ITEM_RECORD, ITEM_PEER_COPY, ITEM_PEER_WAIT };
 
 struct sim_item {
 	enum sim_item_kind	kind;
@@ -105,6 +106,7 @@ struct sim_item {
 	uint64_t		duration_ns;
 	void			(*fn)(void *arg);
 	void			*arg;
+	struct okv_run		run;		/* ITEM_PEER_COPY */
 };
 
 struct sim_stream {
@@ -114,8 +116,10 @@ struct sim_stream {
 	size_t			head;
 	size_t			nr;
 	size_t			nr_alloc;	/* a power of two */
-	bool			is_busy;	/* a launch is running */
+	bool			is_busy;	/* a launch or a copy is running */
 	bool			is_due;		/* a SIM_STREAM is on its way */
+	struct okv_run		copy;		/* what arrives when it is over; no bytes: a launch */
+	int			error;		/* of a copy to a peer, or from there: what is recorded is poisoned until it is told */
 	struct omnikv_event	*blocked;	/* the first item waits for this */
 	bool			is_stalled;	/* ... with work behind it, since: */
 	uint64_t		stalled_ns;
@@ -400,17 +404,28 @@ static int stream_add(struct omnikv_stream *base, struct sim_item item)
 
 static int sim_stream_launch(struct omnikv_stream *stream, uint64_t duration_ns, void (*fn)(void *arg), void *arg)
 {
-	return stream_add(stream, (struct sim_item) { ITEM_LAUNCH, NULL, duration_ns, fn, arg });
+	return stream_add(stream, (struct sim_item) { .kind = ITEM_LAUNCH, .duration_ns = duration_ns, .fn = fn, .arg = arg });
 }
 
 static int sim_stream_wait(struct omnikv_stream *stream, struct omnikv_event *event)
 {
-	return stream_add(stream, (struct sim_item) { ITEM_WAIT, event, 0, NULL, NULL });
+	return stream_add(stream, (struct sim_item) { .kind = ITEM_WAIT, .event = event });
 }
 
 static int sim_stream_record(struct omnikv_stream *stream, struct omnikv_event *event)
 {
-	return stream_add(stream, (struct sim_item) { ITEM_RECORD, event, 0, NULL, NULL });
+	return stream_add(stream, (struct sim_item) { .kind = ITEM_RECORD, .event = event });
+}
+
+static int sim_peer_copy(struct omnikv_stream *stream, struct omnikv_device *to, void *dst, const void *src, uint64_t bytes)
+{
+	(void)to;
+	return stream_add(stream, (struct sim_item) { .kind = ITEM_PEER_COPY, .run = { src, dst, bytes } });
+}
+
+static int sim_peer_wait(struct omnikv_stream *stream, struct omnikv_event *event)
+{
+	return stream_add(stream, (struct sim_item) { .kind = ITEM_PEER_WAIT, .event = event });
 }
 
 static void stream_unblock(struct sim_device *sim, struct sim_stream *stream)
@@ -421,32 +436,106 @@ static void stream_unblock(struct sim_device *sim, struct sim_stream *stream)
 	stream->is_stalled = false;
 }
 
+static int next_failure(struct omnikv_device *dev)
+{
+	struct sim_device *sim = sim_of(dev);
+
+	if (sim->fail_nth && !--sim->fail_nth)
+		return sim->fail_error;
+	if (dev->config.fail_ppm && sim_random_below(sim, 1000000) < dev->config.fail_ppm)
+		return -EIO;
+	return 0;
+}
+
+/* Its bytes arrive when it ends, or some of them where it fails. */
+static void peer_copy_begin(struct omnikv_device *dev, struct sim_stream *stream, const struct okv_run *run)
+{
+	const struct omnikv_device_config *c = &dev->config;
+	struct sim_device *sim = sim_of(dev);
+	uint64_t duration_ns = c->transfer_ns + (uint64_t)((double)run->bytes / PEER_BYTES_S * 1e9 + 0.5);
+	int error = next_failure(dev);
+
+	if (c->flags & OMNIKV_DEVICE_F_SHUFFLE)
+		duration_ns += sim_random_below(sim, c->late_ns + 1);
+	if (c->flags & OMNIKV_DEVICE_F_POISON)
+		memset(run->dst, POISON_BYTE, run->bytes);
+	stream->copy = *run;
+	if (error) {
+		atomic_fetch_add(&dev->nr_failed, 1);
+		stream->copy.bytes = sim_random_below(sim, run->bytes);
+		stream->error = stream->error ? stream->error : error;
+	}
+	stream->is_busy = true;
+	stream_due(sim, stream, okv_add_sat(sim->now_ns, duration_ns));
+}
+
+/* What ran in the stream is over. */
+static void stream_idle(struct sim_stream *stream)
+{
+	stream->is_busy = false;
+	if (stream->copy.bytes)
+		memcpy(stream->copy.dst, stream->copy.src, stream->copy.bytes);
+	stream->copy.bytes = 0;
+}
+
 /* Until the stream is busy, blocked or empty. */
 static void stream_run(struct omnikv_device *dev, struct sim_stream *stream)
 {
 	struct sim_device *sim = sim_of(dev);
 	struct sim_item item;
+	int state;
 
 	while (!stream->is_busy && stream->nr) {
 		item = stream->items[stream->head & (stream->nr_alloc - 1)];
-		if (item.kind == ITEM_WAIT && !omnikv_event_query(item.event)) {
-			stream->blocked = item.event;
-			stream->is_stalled = stream->nr > 1;
-			stream->stalled_ns = sim->now_ns;
-			return;
+		if (item.kind == ITEM_WAIT || item.kind == ITEM_PEER_WAIT) {
+			state = omnikv_event_query(item.event);
+			if (!state) {
+				stream->blocked = item.event;
+				stream->is_stalled = stream->nr > 1;
+				stream->stalled_ns = sim->now_ns;
+				return;
+			}
+			/* What a peer could not send is not here. */
+			if (item.kind == ITEM_PEER_WAIT && state < 0 && !stream->error)
+				stream->error = state;
 		}
 		stream->head++;
 		stream->nr--;
-		if (item.kind == ITEM_RECORD)
-			okv_event_fire(item.event, 1);
-		if (item.kind != ITEM_LAUNCH)
-			continue;
-		stream->is_busy = true;
-		atomic_fetch_add(&dev->compute_ns, item.duration_ns);
-		stream_due(sim, stream, okv_add_sat(sim->now_ns, item.duration_ns));
-		if (item.fn)
-			item.fn(item.arg);
+		switch (item.kind) {
+		case ITEM_RECORD:
+			okv_event_fire(item.event, stream->error ? stream->error : 1);
+			break;
+		case ITEM_PEER_COPY:
+			peer_copy_begin(dev, stream, &item.run);
+			break;
+		case ITEM_LAUNCH:
+			stream->is_busy = true;
+			atomic_fetch_add(&dev->compute_ns, item.duration_ns);
+			stream_due(sim, stream, okv_add_sat(sim->now_ns, item.duration_ns));
+			if (item.fn)
+				item.fn(item.arg);
+			break;
+		default:
+			break;
+		}
 	}
+}
+
+/* Events of other devices tell nothing here when they fire. True: some stream may go on. */
+static bool peers_look(struct omnikv_device *dev)
+{
+	struct sim_device *sim = sim_of(dev);
+	struct sim_stream *stream;
+	bool did = false;
+
+	for (stream = sim->streams; stream; stream = stream->next) {
+		if (!stream->blocked || stream->blocked->dev == dev || !omnikv_event_query(stream->blocked))
+			continue;
+		stream_unblock(sim, stream);
+		stream_due(sim, stream, sim->now_ns);
+		did = true;
+	}
+	return did;
 }
 
 static void sim_event_fired(struct omnikv_device *dev, struct omnikv_event *event)
@@ -616,17 +705,6 @@ static void move_some(struct okv_op *op)
 	pieces_moved(op);
 }
 
-static int next_failure(struct omnikv_device *dev)
-{
-	struct sim_device *sim = sim_of(dev);
-
-	if (sim->fail_nth && !--sim->fail_nth)
-		return sim->fail_error;
-	if (dev->config.fail_ppm && sim_random_below(sim, 1000000) < dev->config.fail_ppm)
-		return -EIO;
-	return 0;
-}
-
 static void poison_destination(struct okv_op *op)
 {
 	struct okv_run run;
@@ -774,7 +852,7 @@ static bool step(struct omnikv_device *dev, uint64_t limit_ns, bool is_waiting)
 		settle(dev);
 		return true;
 	}
-	if (spills_reap(dev) || engines_run(dev)) {
+	if (spills_reap(dev) || engines_run(dev) || peers_look(dev)) {
 		settle(dev);
 		return true;
 	}
@@ -797,7 +875,7 @@ static bool step(struct omnikv_device *dev, uint64_t limit_ns, bool is_waiting)
 		struct sim_stream *stream = event.ptr;
 
 		stream->is_due = false;
-		stream->is_busy = false;
+		stream_idle(stream);
 		stream_run(dev, stream);
 		break;
 	}
@@ -836,6 +914,7 @@ static int sim_stream_sync(struct omnikv_stream *base, uint64_t timeout_ns)
 	struct sim_stream *stream = (struct sim_stream *)base;
 	uint64_t start_ns = okv_monotonic_ns();
 	unsigned int nr = 0;
+	int ret;
 
 	while (stream->nr || stream->is_busy) {
 		if (!step(base->dev, UINT64_MAX, true))
@@ -843,7 +922,9 @@ static int sim_stream_sync(struct omnikv_stream *base, uint64_t timeout_ns)
 		if (++nr % 64 == 0 && okv_monotonic_ns() - start_ns > timeout_ns)
 			return -ETIME;
 	}
-	return 0;
+	ret = stream->error;
+	stream->error = 0;
+	return ret;
 }
 
 /* ---- rings -------------------------------------------------------------------------------- */
@@ -905,6 +986,8 @@ const struct okv_device_ops okv_device_sim = {
 	.stream_wait = sim_stream_wait,
 	.stream_record = sim_stream_record,
 	.stream_sync = sim_stream_sync,
+	.peer_copy = sim_peer_copy,
+	.peer_wait = sim_peer_wait,
 	.event_fired = sim_event_fired,
 	.hbm_freed = sim_hbm_freed,
 	.poll = sim_poll,

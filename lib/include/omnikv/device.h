@@ -216,7 +216,8 @@ OMNIKV_API int omnikv_event_query(struct omnikv_event *event);
 
 /*
  * Exchange: planes that every rank needs whole (MLA under tensor parallelism) are fetched over the host's links once
- * between the ranks, each a part, and go from GPU to GPU from there. Ranks are devices "cuda" of this process.
+ * between the ranks, each a part, and go from device to device from there. Ranks are devices of this process, all of one
+ * kind; on "sim" all of them are one thread's, and each goes on when it is polled, or when the exchange is ended.
  */
 #define OMNIKV_EXCHANGE_RANKS_MAX	64u
 
@@ -230,14 +231,15 @@ struct omnikv_exchange_part {
 
 struct omnikv_exchange;
 
-/** @devs: [nr], each another GPU. -EOPNOTSUPP (not "cuda"), -EINVAL, -ENOMEM. The devices outlive it. */
+/** @devs: [nr], each another device. -EOPNOTSUPP (of several kinds), -EINVAL, -ENOMEM. The devices outlive it. */
 OMNIKV_API int omnikv_exchange_create(struct omnikv_device *const *devs, uint32_t nr, struct omnikv_exchange **exchange);
 /** Ended before. */
 OMNIKV_API void omnikv_exchange_destroy(struct omnikv_exchange *exchange);
 /**
  * omnikv_exchange_begin() - queue the copies of all ranks
  * @hbms:    [nr_ranks] one of each device
- * @parts:   [nr_parts], no two overlap; each has arrived at its rank: the result of its load has been reaped
+ * @parts:   [nr_parts], no two overlap; each has arrived at its rank: the result of its load has been reaped. Nobody uses
+ *           those places of the others any more
  * @signals: [nr_ranks] events that fire when a rank has all parts; each may be NULL, and so may the array
  *
  * Nothing waits on the host. Return: 0, or -EBUSY (one is under way), -EINVAL, or -EIO with the signals poisoned: end it.

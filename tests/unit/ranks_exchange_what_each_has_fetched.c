@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Replicated planes on several GPUs of one process: each fetches its part from the pool, all have everything after.
+ * Replicated planes on several devices of one process: each fetches its part from the pool, all have everything after.
  *
- * On the driver of tests/harness/cuda.
+ * "cuda" is the driver of tests/harness/cuda.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,6 +14,7 @@
 #define NR_PIECES	(3 * NR_RANKS)
 
 struct ranks {
+	bool				is_cuda;
 	struct omnikv_pool		*pool;
 	struct omnikv_client		*client;
 	struct omnikv_device		*devs[NR_RANKS];
@@ -24,23 +25,28 @@ struct ranks {
 	struct omnikv_exchange		*exchange;
 };
 
-static void ranks_open(struct ranks *r)
+static void ranks_open(struct ranks *r, const char *device, const struct omnikv_device_config *config)
 {
 	struct omnikv_pool_config c = { .size = sizeof(c), .flags = OMNIKV_POOL_F_NO_POPULATE };
-	char name[16];
+	char name[32];
 	uint32_t i;
 
 	memset(r, 0, sizeof(*r));
-	fixture_device("cuda");
-	fixture_cuda_set("devices", NR_RANKS);
+	r->is_cuda = !strcmp(device, "cuda");
+	fixture_device(device);
+	if (r->is_cuda)
+		fixture_cuda_set("devices", NR_RANKS);
 	assert_int_equal(omnikv_pool_open("4M", &c, &r->pool, NULL), 0);
 	assert_int_equal(omnikv_client_open(r->pool, OMNIKV_CLIENT_F_MANAGER, &r->client), 0);
 	assert_int_equal(omnikv_extent_alloc(r->client, PIECE / 4096, NR_PIECES, NULL, 0, r->exts), 0);
 	for (i = 0; i < NR_PIECES; i++)
 		fixture_fill(omnikv_pool_addr(r->pool, &r->exts[i]), PIECE, i, 0);
 	for (i = 0; i < NR_RANKS; i++) {
-		snprintf(name, sizeof(name), "cuda:%u", i);
-		assert_int_equal(omnikv_device_open(name, NULL, &r->devs[i], NULL), 0);
+		if (r->is_cuda)
+			snprintf(name, sizeof(name), "cuda:%u", i);
+		else
+			snprintf(name, sizeof(name), "%s", device);
+		assert_int_equal(omnikv_device_open(name, config, &r->devs[i], NULL), 0);
 		assert_int_equal(omnikv_ring_init(r->client, r->devs[i], NULL, &r->rings[i], NULL), 0);
 		assert_int_equal(omnikv_hbm_create(r->devs[i], NR_PIECES * PIECE, &r->hbms[i]), 0);
 		assert_int_equal(omnikv_event_create(r->devs[i], &r->signals[i]), 0);
@@ -60,11 +66,13 @@ static void ranks_close(struct ranks *r)
 		assert_int_equal(omnikv_hbm_destroy(r->hbms[i]), 0);
 		omnikv_device_close(r->devs[i]);
 	}
-	assert_int_equal(fixture_cuda_get("contexts"), 0);
-	assert_int_equal(fixture_cuda_get("streams"), 0);
-	assert_int_equal(fixture_cuda_get("host"), 0);
-	assert_int_equal(fixture_cuda_get("device"), 0);
-	assert_int_equal(fixture_cuda_get("registrations"), 0);
+	if (r->is_cuda) {
+		assert_int_equal(fixture_cuda_get("contexts"), 0);
+		assert_int_equal(fixture_cuda_get("streams"), 0);
+		assert_int_equal(fixture_cuda_get("host"), 0);
+		assert_int_equal(fixture_cuda_get("device"), 0);
+		assert_int_equal(fixture_cuda_get("registrations"), 0);
+	}
 	assert_int_equal(omnikv_extent_free(r->client, r->exts, NR_PIECES), 0);
 	omnikv_client_close(r->client);
 	omnikv_pool_close(r->pool);
@@ -102,8 +110,7 @@ static void each_rank_has_every_piece_and_fetched_one_part(void **state)
 	uint32_t i, k;
 	int round;
 
-	(void)state;
-	ranks_open(&r);
+	ranks_open(&r, *state, NULL);
 	for (round = 0; round < 3; round++) {
 		fetch(&r, parts);
 		for (i = 0; i < NR_RANKS; i++)
@@ -119,7 +126,8 @@ static void each_rank_has_every_piece_and_fetched_one_part(void **state)
 			assert_int_equal(omnikv_device_info(r.devs[i], &info), 0);
 			assert_int_equal(info.h2d_bytes, (round + 1) * NR_PIECES / NR_RANKS * PIECE);
 		}
-		assert_int_equal(fixture_cuda_get("peer_copies"), (round + 1) * NR_PIECES * (NR_RANKS - 1));
+		if (r.is_cuda)
+			assert_int_equal(fixture_cuda_get("peer_copies"), (round + 1) * NR_PIECES * (NR_RANKS - 1));
 	}
 	ranks_close(&r);
 }
@@ -132,7 +140,7 @@ static void a_copy_that_fails_poisons_every_signal(void **state)
 	int ret;
 
 	(void)state;
-	ranks_open(&r);
+	ranks_open(&r, "cuda", NULL);
 	fetch(&r, parts);
 	fixture_cuda_set("fail_copy", 7);
 	assert_true(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, r.signals) < 0);
@@ -153,6 +161,84 @@ static void a_copy_that_fails_poisons_every_signal(void **state)
 	ranks_close(&r);
 }
 
+/* In which state a rank's signal is, and that all has arrived where it says so. */
+static int signalled(struct ranks *r, uint32_t rank)
+{
+	int state = omnikv_event_query(r->signals[rank]);
+	uint32_t k;
+
+	for (k = 0; state == 1 && k < NR_PIECES; k++)
+		assert_true(fixture_is_filled((uint8_t *)omnikv_hbm_ptr(r->hbms[rank]) + k * PIECE, PIECE, k, 0));
+	return state;
+}
+
+/* Let one rank after another run, in a random order, until none can; what is signalled is there at that moment. */
+static void poll_all(struct ranks *r, uint64_t *random)
+{
+	uint32_t i, idle = 0;
+
+	while (idle < 100) {
+		idle = omnikv_device_poll(r->devs[fixture_random(random) % NR_RANKS]) ? 0 : idle + 1;
+		for (i = 0; i < NR_RANKS; i++)
+			signalled(r, i);
+	}
+}
+
+static void nothing_is_signalled_before_it_is_there(void **state)
+{
+	struct omnikv_device_config config = { .size = sizeof(config), .late_ns = 100000,
+					       .flags = OMNIKV_DEVICE_F_SHUFFLE | OMNIKV_DEVICE_F_POISON };
+	struct omnikv_exchange_part parts[NR_PIECES];
+	uint64_t random = 1;
+	struct ranks r;
+	uint32_t i;
+	int round;
+
+	for (round = 0; round < 20; round++) {
+		config.seed = (uint64_t)round;
+		ranks_open(&r, *state, &config);
+		fetch(&r, parts);
+		assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, r.signals), 0);
+		poll_all(&r, &random);
+		for (i = 0; i < NR_RANKS; i++)
+			assert_int_equal(signalled(&r, i), 1);
+		assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), 0);
+		ranks_close(&r);
+	}
+}
+
+/* Any copy of any rank: nobody is told that all has arrived, and the next exchange is as good as new. */
+static void a_copy_that_fails_late_poisons_who_waits_for_it(void **state)
+{
+	struct omnikv_exchange_part parts[NR_PIECES];
+	uint64_t random = 1;
+	struct ranks r;
+	uint32_t i, nth;
+
+	ranks_open(&r, *state, NULL);
+	for (nth = 1; nth <= NR_PIECES / NR_RANKS * (NR_RANKS - 1); nth++) {
+		fetch(&r, parts);
+		for (i = 0; i < NR_RANKS; i++)
+			omnikv_event_reset(r.signals[i]);
+		assert_int_equal(omnikv_device_fail_next(r.devs[nth % NR_RANKS], nth, -EIO), 0);
+		assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, r.signals), 0);
+		poll_all(&r, &random);
+		for (i = 0; i < NR_RANKS; i++)
+			assert_int_equal(signalled(&r, i), -EIO);
+		assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), -EIO);
+		for (i = 0; i < NR_RANKS; i++) {
+			omnikv_event_reset(r.signals[i]);
+			memset(omnikv_hbm_ptr(r.hbms[i]), 0xa5, NR_PIECES * PIECE);
+		}
+		fetch(&r, parts);
+		assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, r.signals), 0);
+		assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), 0);
+		for (i = 0; i < NR_RANKS; i++)
+			assert_int_equal(signalled(&r, i), 1);
+	}
+	ranks_close(&r);
+}
+
 static void what_can_never_be_right_is_refused(void **state)
 {
 	struct omnikv_exchange_part parts[NR_PIECES], bad;
@@ -161,7 +247,7 @@ static void what_can_never_be_right_is_refused(void **state)
 	struct ranks r;
 
 	(void)state;
-	ranks_open(&r);
+	ranks_open(&r, "cuda", NULL);
 	fetch(&r, parts);
 	bad = parts[0];
 	bad.rank = NR_RANKS;
@@ -188,7 +274,11 @@ static void what_can_never_be_right_is_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_rank_has_every_piece_and_fetched_one_part),
+		ON_EACH_DEVICE(each_rank_has_every_piece_and_fetched_one_part),
+		ON_SIM_WITH_KERNELS(each_rank_has_every_piece_and_fetched_one_part),
+		{ "nothing_is_signalled_before_it_is_there", nothing_is_signalled_before_it_is_there, NULL, NULL, (void *)"sim" },
+		{ "a_copy_that_fails_late_poisons_who_waits_for_it", a_copy_that_fails_late_poisons_who_waits_for_it, NULL, NULL,
+		  (void *)"sim" },
 		cmocka_unit_test(a_copy_that_fails_poisons_every_signal),
 		cmocka_unit_test(what_can_never_be_right_is_refused),
 	};

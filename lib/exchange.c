@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT
 /*
- * Exchange between GPUs of one process: what each rank has fetched of replicated planes goes to all the others.
+ * Exchange between devices of one process: what each rank has fetched of replicated planes goes to all the others.
  *
- * A rank's stream copies its parts to every other rank by cuMemcpyPeerAsync() (over NVLink where there is one, by the
- * host where there is no other way; the driver's choice), and raises a word of its own behind that. A rank has
- * everything when all words are raised: its stream waits for them and then fires the caller's event. Words are portable
- * host memory, so that streams of every GPU see them.
+ * A rank's stream copies its parts to every other rank and fires an event of its own behind that. A rank has everything
+ * when all of these have fired: its stream waits for them and then fires the caller's event. How a stream copies to
+ * another device, and waits for an event of one, is the device's: peer_copy and peer_wait of struct okv_device_ops.
  *
  * One thread at a time for each exchange.
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include "device_cuda.h"
+#include "device.h"
 
 #define POLL_NS		20000
 
@@ -23,6 +21,7 @@ struct rank {
 	struct omnikv_stream	*stream;
 	struct omnikv_event	*sent;		/* its parts are with all others */
 	struct omnikv_event	*signal;	/* the caller's; NULL: none */
+	bool			is_over;
 };
 
 struct omnikv_exchange {
@@ -31,9 +30,9 @@ struct omnikv_exchange {
 	struct rank	ranks[];
 };
 
-static bool is_cuda(const struct omnikv_device *dev)
+static bool is_same(const struct omnikv_device *a, const struct omnikv_device *b)
 {
-	return dev->ops == &okv_device_cuda;
+	return a == b || (a->ops->is_same && a->ops->is_same(a, b));
 }
 
 void omnikv_exchange_destroy(struct omnikv_exchange *ex)
@@ -58,10 +57,10 @@ int omnikv_exchange_create(struct omnikv_device *const *devs, uint32_t nr, struc
 	if (nr < 2 || nr > OMNIKV_EXCHANGE_RANKS_MAX)
 		return -EINVAL;
 	for (i = 0; i < nr; i++) {
-		if (!is_cuda(devs[i]))
+		if (devs[i]->ops != devs[0]->ops || !devs[i]->ops->peer_copy)
 			return -EOPNOTSUPP;
 		for (k = 0; k < i; k++) {
-			if (okv_cuda_of(devs[k])->device == okv_cuda_of(devs[i])->device)
+			if (is_same(devs[k], devs[i]))
 				return -EINVAL;
 		}
 	}
@@ -109,46 +108,35 @@ static int check(const struct omnikv_exchange *ex, struct omnikv_hbm *const *hbm
 static int send_all(struct omnikv_exchange *ex, uint32_t r, struct omnikv_hbm *const *hbms,
 		    const struct omnikv_exchange_part *parts, uint32_t nr_parts)
 {
-	struct omnikv_device *dev = ex->ranks[r].dev;
-	struct okv_cuda *cuda = okv_cuda_of(dev);
-	void *stream = omnikv_stream_native(ex->ranks[r].stream);
-	uint32_t i, k;
-	int ret = okv_cuda_enter(dev);
+	const struct rank *rank = &ex->ranks[r];
+	uint32_t i, k, to;
+	int ret = 0;
 
-	if (ret)
-		return ret;
 	for (i = 0; i < nr_parts && !ret; i++) {
-		/* Each rank begins with another one, so that not all of them send to the same. */
+		/* Not all to the same one at once. */
 		for (k = 1; k < ex->nr && !ret && parts[i].rank == r; k++) {
-			uint32_t to = (r + k) % ex->nr;
-
-			ret = okv_cuda_check(dev, cuda->drv.cuMemcpyPeerAsync(
-				(uintptr_t)hbms[to]->ptr + parts[i].off, okv_cuda_of(ex->ranks[to].dev)->context,
-				(uintptr_t)hbms[r]->ptr + parts[i].off, cuda->context, parts[i].bytes, stream));
+			to = (r + k) % ex->nr;
+			ret = rank->dev->ops->peer_copy(rank->stream, ex->ranks[to].dev,
+							(unsigned char *)omnikv_hbm_ptr(hbms[to]) + parts[i].off,
+							(const unsigned char *)omnikv_hbm_ptr(hbms[r]) + parts[i].off, parts[i].bytes);
 		}
 	}
-	okv_cuda_leave(dev);
-	return ret ? ret : omnikv_stream_record(ex->ranks[r].stream, ex->ranks[r].sent);
+	return ret ? ret : omnikv_stream_record(rank->stream, rank->sent);
 }
 
-/* Behind everybody's words: rank @r has all. */
+/* Behind everybody's events: rank @r has all. */
 static int receive_all(struct omnikv_exchange *ex, uint32_t r)
 {
-	struct omnikv_device *dev = ex->ranks[r].dev;
+	const struct rank *rank = &ex->ranks[r];
 	uint32_t i;
-	int ret = okv_cuda_enter(dev);
+	int ret = 0;
 
-	if (ret)
-		return ret;
 	for (i = 0; i < ex->nr && !ret; i++) {
-		const struct okv_cuda_word *word = ((struct okv_cuda_event *)ex->ranks[i].sent)->word;
-
-		ret = okv_cuda_check(dev, okv_cuda_of(dev)->drv.cuStreamWaitValue64(
-			omnikv_stream_native(ex->ranks[r].stream), word->ptr, 2 * word->gen, OKV_CU_STREAM_WAIT_VALUE_GEQ));
+		if (i != r)
+			ret = rank->dev->ops->peer_wait(rank->stream, ex->ranks[i].sent);
 	}
-	okv_cuda_leave(dev);
-	if (!ret && ex->ranks[r].signal)
-		ret = omnikv_stream_record(ex->ranks[r].stream, ex->ranks[r].signal);
+	if (!ret && rank->signal)
+		ret = omnikv_stream_record(rank->stream, rank->signal);
 	return ret;
 }
 
@@ -175,6 +163,7 @@ int omnikv_exchange_begin(struct omnikv_exchange *ex, struct omnikv_hbm *const *
 	for (i = 0; i < ex->nr; i++) {
 		omnikv_event_reset(ex->ranks[i].sent);
 		ex->ranks[i].signal = signals ? signals[i] : NULL;
+		ex->ranks[i].is_over = false;
 	}
 	ex->is_open = true;
 	for (i = 0; i < ex->nr && !ret; i++)
@@ -191,32 +180,36 @@ int omnikv_exchange_end(struct omnikv_exchange *ex, uint64_t timeout_ns)
 {
 	struct timespec nap = { .tv_nsec = POLL_NS };
 	uint64_t start_ns = okv_monotonic_ns();
-	uint32_t i;
+	uint32_t i, nr_open;
 	int ret = 0, one;
 
 	if (!ex->is_open)
 		return -EINVAL;
-	for (i = 0; i < ex->nr; i++) {
-		for (;;) {
+	/* In turn, since none goes on without the others. */
+	for (;;) {
+		for (i = nr_open = 0; i < ex->nr; i++) {
+			if (ex->ranks[i].is_over)
+				continue;
 			one = omnikv_stream_sync(ex->ranks[i].stream, 0);
-			if (one != -ETIME)
-				break;
-			if (okv_monotonic_ns() - start_ns >= timeout_ns) {
-				/* Copies under way still write: the exchange stays open. */
-				poison(ex, -ETIME);
-				return -ETIME;
+			if (one == -ETIME) {
+				nr_open++;
+				continue;
 			}
-			/* A rank that is lost raises no word: the others must not wait for it. */
-			if (ret)
+			ex->ranks[i].is_over = true;
+			if (one && !ret) {
+				/* A rank that is lost fires nothing: the others must not wait for it. */
+				ret = one;
 				poison(ex, ret);
-			nanosleep(&nap, NULL);
+			}
 		}
-		if (one && !ret) {
-			ret = one;
-			poison(ex, ret);
-			/* From the start, now that nobody waits for it. */
-			i = UINT32_MAX;
+		if (!nr_open)
+			break;
+		if (okv_monotonic_ns() - start_ns >= timeout_ns) {
+			/* Copies under way still write: the exchange stays open. */
+			poison(ex, -ETIME);
+			return -ETIME;
 		}
+		nanosleep(&nap, NULL);
 	}
 	ex->is_open = false;
 	for (i = 0; i < ex->nr && !ret; i++) {
