@@ -89,7 +89,7 @@ struct okv_embedded_client {
 	bool				is_absent;	/* remote: without a connection */
 	bool				is_dead;	/* remote and absent: its process is known to have ended */
 	bool				is_unknown;	/* remote and absent: its table is not here either */
-	struct okv_lease_table		leases;		/* remote: what it holds */
+	struct okv_lease_table		leases;		/* remote: what it holds; no counts where its table is a file */
 	int				leases_fd;	/* the table's memory */
 
 	pthread_mutex_t			windows_lock;

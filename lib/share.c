@@ -88,8 +88,8 @@ static const char *table_path(const struct okv_embedded_pool *pool, uint32_t id,
 	return n > 0 && n < PATH_MAX ? path : NULL;
 }
 
-/* A table that is memory may not shrink; a file beside the pool is as safe from that as the pool. */
-static bool table_is_safe(const struct okv_embedded_pool *pool, int fd)
+/* Is it a table of this pool? @may_shrink: one that is to be read by calls. */
+static bool is_table(const struct okv_embedded_pool *pool, int fd, bool *may_shrink)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
 	struct stat st;
@@ -98,28 +98,74 @@ static bool table_is_safe(const struct okv_embedded_pool *pool, int fd)
 	if (fstat(fd, &st) || (uint64_t)st.st_size != okv_lease_bytes(pool->map.nr_granules))
 		return false;
 	has = fcntl(fd, F_GET_SEALS);
-	if (has >= 0 && (has & seals) == seals)
-		return true;
+	*may_shrink = has < 0 || (has & seals) != seals;
 	/* A file on tmpfs answers as well, and has no seals. */
-	return pool->path && S_ISREG(st.st_mode) && st.st_uid == geteuid();
+	return !*may_shrink || (pool->path && S_ISREG(st.st_mode) && st.st_uid == geteuid());
 }
 
-static int table_map(struct okv_embedded_pool *pool, struct okv_embedded_client *client, int fd)
+static int table_take(struct okv_embedded_pool *pool, struct okv_embedded_client *client, int fd)
 {
 	uint64_t nr = pool->map.nr_granules, bytes = okv_lease_bytes(nr);
+	bool may_shrink;
 	void *base;
 
-	/* Memory that may shrink would end this process by a signal. */
-	if (!table_is_safe(pool, fd))
+	if (!is_table(pool, fd, &may_shrink))
 		return -EINVAL;
+	client->leases = (struct okv_lease_table){ .nr_granules = nr };
+	client->leases_fd = fd;
+	if (may_shrink)
+		return 0;
 	base = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	if (base == MAP_FAILED)
+	if (base == MAP_FAILED) {
+		client->leases_fd = -1;
 		return -ENOMEM;
+	}
 	madvise(base, bytes, MADV_DONTFORK);
 	madvise(base, bytes, MADV_DONTDUMP);
 	okv_lease_init(&client->leases, base, nr);
-	client->leases_fd = fd;
 	return 0;
+}
+
+/* What the client counts; the caller has passed a full fence where it decides by that. */
+static uint32_t table_count(const struct okv_embedded_client *client, uint32_t granule)
+{
+	const struct okv_lease_table *table = &client->leases;
+	uint32_t nr;
+
+	if (table->counts || client->leases_fd < 0)
+		return okv_lease_count(table, granule);
+	return pread(client->leases_fd, &nr, sizeof(nr),
+		     (off_t)(okv_lease_counts_off(table->nr_granules) + granule * sizeof(nr))) == sizeof(nr) ? nr : 0;
+}
+
+/* All counts together. */
+static uint64_t table_sum(const struct okv_embedded_client *client)
+{
+	const struct okv_lease_table *table = &client->leases;
+	bool is_mapped = table->counts != NULL;
+	uint32_t page[OKV_LEASE_GRANULES_A_BIT];
+	uint64_t nr = 0, granule, i, bits;
+	ssize_t len;
+
+	for (granule = 0; granule < table->nr_granules; granule += OKV_LEASE_GRANULES_A_BIT) {
+		uint64_t bit = granule / OKV_LEASE_GRANULES_A_BIT;
+
+		if (is_mapped)
+			bits = atomic_load_explicit(&table->touched[bit / 64], memory_order_relaxed);
+		else if (pread(client->leases_fd, &bits, sizeof(bits), (off_t)(bit / 64 * sizeof(bits))) != sizeof(bits))
+			break;
+		if (!(bits >> (bit % 64) & 1))
+			continue;
+		for (i = granule; is_mapped && i < granule + OKV_LEASE_GRANULES_A_BIT && i < table->nr_granules; i++)
+			nr += okv_lease_count(table, (uint32_t)i);
+		if (is_mapped)
+			continue;
+		len = pread(client->leases_fd, page, sizeof(page),
+			    (off_t)(okv_lease_counts_off(table->nr_granules) + granule * sizeof(page[0])));
+		for (i = 0; len > 0 && i < (size_t)len / sizeof(page[0]) && granule + i < table->nr_granules; i++)
+			nr += page[i];
+	}
+	return nr;
 }
 
 static int table_new(struct okv_embedded_pool *pool, struct okv_embedded_client *client)
@@ -142,7 +188,7 @@ static int table_new(struct okv_embedded_pool *pool, struct okv_embedded_client 
 	    (!path && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)))
 		ret = -errno;
 	else
-		ret = table_map(pool, client, fd);
+		ret = table_take(pool, client, fd);
 	if (ret) {
 		close(fd);
 		if (path)
@@ -163,7 +209,7 @@ static int table_find(struct okv_embedded_pool *pool, struct okv_embedded_client
 	fd = okv_fd_high(open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
 	if (fd < 0)
 		return -errno;
-	ret = table_map(pool, client, fd);
+	ret = table_take(pool, client, fd);
 	if (ret)
 		close(fd);
 	return ret;
@@ -220,7 +266,7 @@ uint32_t okv_share_count_locked(const struct okv_embedded_pool *pool, uint32_t g
 		return 0;
 	for (client = pool->clients; client; client = client->next)
 		if (client->is_remote)
-			nr += okv_lease_count(&client->leases, granule);
+			nr += table_count(client, granule);
 	return nr;
 }
 
@@ -411,7 +457,7 @@ int okv_share_reattach(struct omnikv_pool *base, uint32_t id, uint32_t flags, in
 		goto out;
 	/* The table of an ABSENT one is here; an UNKNOWN one brings it. */
 	if (client->is_unknown) {
-		ret = table_map(pool, client, leases);
+		ret = table_take(pool, client, leases);
 		if (ret)
 			goto out;
 		client->is_unknown = false;
@@ -474,25 +520,10 @@ void okv_share_detach(struct omnikv_client *base, bool is_dead)
 	pthread_mutex_unlock(&pool->lock);
 }
 
-static uint64_t table_sum(const struct okv_lease_table *table)
-{
-	uint64_t nr = 0, granule, i;
-
-	for (granule = 0; table->counts && granule < table->nr_granules; granule += OKV_LEASE_GRANULES_A_BIT) {
-		uint64_t bit = granule / OKV_LEASE_GRANULES_A_BIT;
-
-		if (!(atomic_load_explicit(&table->touched[bit / 64], memory_order_relaxed) >> (bit % 64) & 1))
-			continue;
-		for (i = granule; i < granule + OKV_LEASE_GRANULES_A_BIT && i < table->nr_granules; i++)
-			nr += atomic_load_explicit(&table->counts[i], memory_order_relaxed);
-	}
-	return nr;
-}
-
 /* One that said that it is over may still have transfers under way, where its connection broke before they ended. */
 static bool is_gone(const struct okv_embedded_pool *pool, const struct okv_embedded_client *client)
 {
-	return client->is_dead || (client->is_over && !table_sum(&client->leases)) ||
+	return client->is_dead || (client->is_over && !table_sum(client)) ||
 	       !okv_share_is_alive(pool, client->id);
 }
 
@@ -540,7 +571,7 @@ void okv_share_clients(struct omnikv_pool *base,
 		for (cursor = 0; client->nr_private && okv_extent_map_next(&pool->map, &cursor, &view);)
 			if (view.state == OMNIKV_EXTENT_PRIVATE && view.owner == client->id)
 				private_granules += view.name.nr_granules;
-		see(opaque, client, private_granules * pool->pool.granule_bytes, table_sum(&client->leases));
+		see(opaque, client, private_granules * pool->pool.granule_bytes, table_sum(client));
 	}
 	pthread_mutex_unlock(&pool->lock);
 }

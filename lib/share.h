@@ -10,7 +10,9 @@
  * extents end with it, and not with a connection.
  *
  * A lease table is a memfd, or, where the pool is a file, a file beside it named FILE.leases.NUMBER: the next
- * authority then knows all leases by itself.
+ * authority then knows all leases by itself. A memfd is sealed and mapped. A file can be cut off by the client at any
+ * time, which would end whoever has it mapped by a signal: the authority reads it by calls, and counts what is
+ * missing as 0.
  *
  * An extent that is given up while a table counts it keeps one reference of the authority, "in limbo",
  * until okv_share_settle() finds it in no table.

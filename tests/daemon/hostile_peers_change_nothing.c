@@ -423,6 +423,75 @@ static void a_child_may_close_what_it_inherited(void **state)
 	assert_int_equal(omnikv_extent_release(engine, &ext, 1), -EPERM);
 }
 
+/* In a child: a client with a lease, that cuts all tables beside the pool's file off. It lives until @pipe ends. */
+static void cut_tables(const char *spec, const char *file, int said, int until)
+{
+	struct omnikv_client *client;
+	struct omnikv_pool *mine;
+	struct omnikv_extent ext;
+	char path[128], byte = 0;
+	uint32_t nr = 0;
+
+	if (omnikv_pool_open(spec, NULL, &mine, NULL) || omnikv_client_open(mine, 0, &client) ||
+	    omnikv_extent_alloc(client, 4, 1, NULL, 0, &ext) || omnikv_extent_seal(client, &ext, 1) ||
+	    omnikv_extent_lease(client, &ext, 1))
+		_exit(1);
+	for (uint32_t id = 1; id < 64; id++) {
+		snprintf(path, sizeof(path), "%s.leases.%u", file, id);
+		nr += !truncate(path, 0);
+	}
+	if (!nr || write(said, &byte, 1) != 1 || read(until, &byte, 1))
+		_exit(1);
+	_exit(0);
+}
+
+static void a_table_that_is_cut_off_does_not_end_the_daemon(void **state)
+{
+	struct omnikv_extent exts[256];
+	char file[96], own[128], spec[128], byte;
+	const char *const with_file[] = { "--pool", own, "--reserve", "0", "--hugetlb", "no", "--manager", "no", NULL };
+	int said[2], until[2], fd, status;
+	pid_t pid;
+
+	(void)state;
+	omnikv_client_close(engine);
+	omnikv_pool_close(pool);
+	engine = NULL;
+	pool = NULL;
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+	snprintf(file, sizeof(file), "%s/pool", the_daemon.dir);
+	snprintf(own, sizeof(own), "embedded:16M:%s", file);
+	daemon_start(&the_daemon, with_file);
+	snprintf(spec, sizeof(spec), "daemon:%s", the_daemon.socket);
+	assert_int_equal(pipe(said), 0);
+	assert_int_equal(pipe(until), 0);
+	pid = fork();
+	if (!pid) {
+		close(until[1]);
+		cut_tables(spec, file, said[1], until[0]);
+	}
+	close(said[1]);
+	assert_int_equal(read(said[0], &byte, 1), 1);
+	/* Everything that makes the daemon count what is leased. */
+	assert_int_equal(omnikv_pool_open(spec, NULL, &pool, NULL), 0);
+	assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &engine), 0);
+	for (int i = 0; i < 20; i++) {
+		serves_others();
+		assert_int_equal(omnikv_extent_alloc(engine, 4, 64, NULL, 0, exts), 0);
+		assert_int_equal(omnikv_extent_seal(engine, exts, 64), 0);
+		assert_int_equal(omnikv_extent_free(engine, exts, 64), 0);
+		fd = daemon_connect(&the_daemon);
+		assert_int_equal(greet(fd), 0);
+		close(fd);
+	}
+	assert_false(daemon_is_dead(&the_daemon));
+	close(until[1]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	serves_others();
+	assert_false(daemon_is_dead(&the_daemon));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -435,6 +504,7 @@ int main(void)
 		TEST(other_users_are_refused),
 		TEST(a_child_may_close_what_it_inherited),
 		TEST(a_child_keeps_nothing_of_a_client_that_ended),
+		TEST(a_table_that_is_cut_off_does_not_end_the_daemon),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
