@@ -2,8 +2,10 @@
 /*
  * The client's end of the socket. See conn.h.
  *
- * The lock is held from a request to its reply, which bounds everybody's wait by the sum of the deadlines
- * before it. A reply that comes after its request gave up is known by its id, and handed to the hook.
+ * The lock is held from a request to its reply. A call waits for it within its own deadline, which also bounds
+ * connecting anew and all that the hook asks then. After a request without reply the daemon is silent: requests
+ * wait shortly, and most of them not at all, until something comes in. A reply that comes after its request gave
+ * up is known by its id, and handed to the hook.
  */
 #include "conn.h"
 
@@ -11,6 +13,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -30,7 +33,12 @@ struct okv_conn {
 	/* Fixed after creation. */
 	struct sockaddr_un	addr;
 	struct okv_conn_hooks	hooks;
+	uint32_t		timeout_ms;
 	pid_t			pid;
+
+	/* Written under lock, read by anybody. */
+	_Atomic bool		is_up;		/* connected, and the hook has had its say */
+	_Atomic uint64_t	epoch;
 
 	pthread_mutex_t		lock;
 	/* Guarded by lock. */
@@ -38,11 +46,12 @@ struct okv_conn {
 	uint32_t		version;	/* 0 before HELLO */
 	uint64_t		features;
 	uint64_t		last_id;
-	uint64_t		epoch;
 	uint64_t		pause_ns;
 	uint64_t		not_before_ns;	/* no attempt to connect before */
 	bool			is_sent;	/* the last request left this process */
 	bool			is_slow;	/* the last request got no reply in time */
+	uint64_t		ask_again_ns;	/* while it is slow: not before, but where something came in */
+	uint64_t		until_ns;	/* of the call that goes on now */
 	unsigned char		*buf;		/* [OKV_WIRE_FRAME_MAX] */
 };
 
@@ -61,6 +70,7 @@ static void drop_locked(struct okv_conn *conn)
 		close(conn->fd);
 	conn->fd = -1;
 	conn->version = 0;
+	atomic_store(&conn->is_up, false);
 }
 
 /* Nobody there: not before a pause. */
@@ -68,6 +78,35 @@ static void rest_locked(struct okv_conn *conn)
 {
 	conn->not_before_ns = now_ns() + conn->pause_ns;
 	conn->pause_ns = conn->pause_ns * 2 < PAUSE_MAX_NS ? conn->pause_ns * 2 : PAUSE_MAX_NS;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* 0, or -ETIME: another thread's request takes longer than this one may. */
+static int lock_until(struct okv_conn *conn, uint64_t until_ns)
+{
+	struct timespec until = { .tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u) };
+
+	if (pthread_mutex_clocklock(&conn->lock, CLOCK_MONOTONIC, &until))
+		return -ETIME;
+	conn->until_ns = until_ns;
+	return 0;
+}
+
+static uint64_t until_of(const struct okv_conn *conn, uint32_t timeout_ms)
+{
+	return now_ns() + (timeout_ms ? timeout_ms : conn->timeout_ms) * 1000000ull;
+}
+
+/* It was silent a moment ago, and still is. */
+static bool is_silent_locked(const struct okv_conn *conn)
+{
+	struct pollfd pfd = { .fd = conn->fd, .events = POLLIN };
+
+	return conn->is_slow && now_ns() < conn->ask_again_ns && poll(&pfd, 1, 0) <= 0;
 }
 
 /* 0, or -ETIME. */
@@ -224,12 +263,16 @@ static int take_reply(struct okv_conn *conn, size_t len, uint64_t id, struct okv
 	return header.status;
 }
 
+static void went_silent_locked(struct okv_conn *conn)
+{
+	conn->is_slow = true;
+	conn->ask_again_ns = until_of(conn, SLOW_TIMEOUT_MS);
+}
+
 static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 {
 	uint64_t bytes = (uint64_t)call->req_bytes + call->items_bytes;
-	uint32_t timeout_ms = call->timeout_ms ? call->timeout_ms : OKV_CONN_TIMEOUT_MS;
-	uint64_t deadline_ns = now_ns() +
-			       (conn->is_slow && timeout_ms > SLOW_TIMEOUT_MS ? SLOW_TIMEOUT_MS : timeout_ms) * 1000000ull;
+	uint64_t deadline_ns = conn->is_slow ? earlier(conn->until_ns, until_of(conn, SLOW_TIMEOUT_MS)) : conn->until_ns;
 	struct okv_wire_header header = {
 		.magic	 = OKV_WIRE_MAGIC,
 		.version = (uint16_t)(call->type == OKV_WIRE_HELLO ? OKV_WIRE_VERSION : conn->version),
@@ -249,16 +292,19 @@ static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 	conn->is_sent = !ret;
 	/* A packet that was not taken at all leaves the connection as it was. */
 	if (ret == -ETIME || ret == -EMSGSIZE) {
-		conn->is_slow |= ret == -ETIME;
+		if (ret == -ETIME)
+			went_silent_locked(conn);
 		return ret;
 	}
 	if (ret)
 		goto err_drop;
 	do {
 		len = receive_frame(conn, call->fds_out, deadline_ns);
-		conn->is_slow = len == -ETIME;
-		if (len == -ETIME)
+		conn->is_slow = false;
+		if (len == -ETIME) {
+			went_silent_locked(conn);
 			return -ETIME;
+		}
 		ret = len < 0 ? (int)len : take_reply(conn, (size_t)len, header.id, call);
 		if (ret < 0)
 			close_fds(call->fds_out);
@@ -296,11 +342,11 @@ static int hello_locked(struct okv_conn *conn, struct omnikv_error *err)
 	return 0;
 }
 
-int okv_conn_say_silent(const char *path, struct omnikv_error *err)
+int okv_conn_say_silent(const char *path, uint32_t timeout_ms, struct omnikv_error *err)
 {
 	return okv_error_set(err, -ETIME,
-			     "the daemon at %.108s does not answer within %u s; is it stopped, or still starting? Try again, or restart it",
-			     path ? path : OKV_CONN_SOCKET, OKV_CONN_TIMEOUT_MS / 1000);
+			     "the daemon at %.108s does not answer within %g s; is it stopped, or still starting? Try again, or restart it",
+			     path ? path : OKV_CONN_SOCKET, (timeout_ms ? timeout_ms : OKV_CONN_TIMEOUT_MS) / 1e3);
 }
 
 static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
@@ -331,18 +377,19 @@ static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 			okv_error_set(err, ret, "the daemon at %.108s closed the connection; it serves its own user and group",
 				      path);
 		else if (ret == -ETIME)
-			okv_conn_say_silent(path, err);
+			okv_conn_say_silent(path, conn->timeout_ms, err);
 		goto err_drop;
 	}
-	conn->epoch++;
+	atomic_fetch_add(&conn->epoch, 1);
 	if (conn->hooks.connected) {
-		ret = conn->hooks.connected(conn, conn->hooks.opaque, conn->epoch == 1, err);
+		ret = conn->hooks.connected(conn, conn->hooks.opaque, atomic_load(&conn->epoch) == 1, err);
 		if (ret)
 			goto err_drop;
 		if (conn->fd < 0)
 			return -ENOTCONN;
 	}
 	conn->pause_ns = PAUSE_MIN_NS;
+	atomic_store(&conn->is_up, true);
 	return 0;
 
 err_drop:
@@ -377,9 +424,11 @@ int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct o
 	memcpy(conn->addr.sun_path, path, strlen(path));
 	if (hooks)
 		conn->hooks = *hooks;
+	conn->timeout_ms = conn->hooks.timeout_ms ? conn->hooks.timeout_ms : OKV_CONN_TIMEOUT_MS;
 	pthread_mutex_init(&conn->lock, NULL);
 
 	pthread_mutex_lock(&conn->lock);
+	conn->until_ns = until_of(conn, 0);
 	ret = connect_locked(conn, err);
 	pthread_mutex_unlock(&conn->lock);
 	if (ret) {
@@ -423,7 +472,9 @@ int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
 		call->fds_out[i] = -1;
 	if (getpid() != conn->pid)
 		return -EPERM;
-	pthread_mutex_lock(&conn->lock);
+	ret = lock_until(conn, until_of(conn, call->timeout_ms));
+	if (ret)
+		return ret;
 	do {
 		bool was_up = conn->fd >= 0;
 
@@ -432,7 +483,7 @@ int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
 			ret = ret == -EPROTONOSUPPORT ? ret : -ENOTCONN;
 			break;
 		}
-		ret = exchange_locked(conn, call);
+		ret = is_silent_locked(conn) ? -ETIME : exchange_locked(conn, call);
 		/* A daemon that was started anew meanwhile is asked once more, where asking twice does no harm. */
 		is_again = ret == -EPIPE && was_up && !is_again && (!conn->is_sent || is_question(call->type));
 	} while (is_again);
@@ -453,7 +504,8 @@ int okv_conn_send(struct okv_conn *conn, uint32_t type, const void *payload, siz
 		return -EPERM;
 	if (len > OKV_WIRE_PAYLOAD_MAX)
 		return -EMSGSIZE;
-	pthread_mutex_lock(&conn->lock);
+	if (lock_until(conn, until_of(conn, SLOW_TIMEOUT_MS)))
+		return -EAGAIN;
 	do {
 		ret = connect_locked(conn, NULL);
 		if (ret)
@@ -471,22 +523,12 @@ int okv_conn_send(struct okv_conn *conn, uint32_t type, const void *payload, siz
 
 bool okv_conn_is_up(struct okv_conn *conn)
 {
-	bool is_up;
-
-	pthread_mutex_lock(&conn->lock);
-	is_up = conn->fd >= 0;
-	pthread_mutex_unlock(&conn->lock);
-	return is_up;
+	return atomic_load(&conn->is_up);
 }
 
 uint64_t okv_conn_epoch(struct okv_conn *conn)
 {
-	uint64_t epoch;
-
-	pthread_mutex_lock(&conn->lock);
-	epoch = conn->epoch;
-	pthread_mutex_unlock(&conn->lock);
-	return epoch;
+	return atomic_load(&conn->epoch);
 }
 
 uint64_t okv_conn_features(struct okv_conn *conn)

@@ -22,7 +22,7 @@ struct okv_conn;
 /**
  * struct okv_call - one request and its reply
  * @type:        enum okv_wire_type, or one of the manager's
- * @timeout_ms:  0: OKV_CONN_TIMEOUT_MS
+ * @timeout_ms:  of all of it: waiting for other threads' requests, connecting, sending, the reply; 0: the connection's
  * @req, @items: payload, in two parts that follow each other; either may be NULL with 0 bytes
  * @fds_in:      descriptors that go along; they stay the caller's
  * @reply:       [@reply_max] payload of a reply that succeeded
@@ -47,15 +47,18 @@ struct okv_call {
 };
 
 /**
- * struct okv_conn_hooks - what the connection tells its user; called with it locked
+ * struct okv_conn_hooks - what the connection tells its user, called with it locked, and how long it may take
  * @connected: HELLO is over, of the first connection too; ends with 0, or the connection is given up. Its
  *             requests go by okv_conn_call_locked()
  * @late:      a reply whose request gave up waiting; may be NULL
+ * @timeout_ms: of the first connection with all that @connected asks, and of each request that has none of its own;
+ *             0: OKV_CONN_TIMEOUT_MS
  */
 struct okv_conn_hooks {
 	int	(*connected)(struct okv_conn *conn, void *opaque, bool is_first, struct omnikv_error *err);
 	void	(*late)(struct okv_conn *conn, void *opaque, uint32_t type, const void *payload, size_t len);
 	void	*opaque;
+	uint32_t timeout_ms;
 };
 
 /**
@@ -68,8 +71,8 @@ struct okv_conn_hooks {
  */
 int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct okv_conn **conn,
 		  struct omnikv_error *err);
-/** Say in @err that the daemon at @path (NULL: OKV_CONN_SOCKET) is silent. Returns -ETIME. */
-int okv_conn_say_silent(const char *path, struct omnikv_error *err);
+/** Say in @err that the daemon at @path (NULL: OKV_CONN_SOCKET) is silent for so long (0: OKV_CONN_TIMEOUT_MS). Returns -ETIME. */
+int okv_conn_say_silent(const char *path, uint32_t timeout_ms, struct omnikv_error *err);
 /** NULL is nothing. */
 void okv_conn_close(struct okv_conn *conn);
 
@@ -81,16 +84,17 @@ void okv_conn_close(struct okv_conn *conn);
  * Return: the reply's status (0 or more), or the daemon's negative errno, or
  *   -ENOTCONN    there is no daemon now; nothing was sent
  *   -EPIPE       the connection broke meanwhile: whether the request was done is not known
- *   -ETIME       no reply within the deadline: likewise
+ *   -ETIME       no reply within the deadline, or none to the request before it and nothing since: likewise
  *   -EPROTO      a reply that is none; the connection is closed
  *   -EPERM       in a forked child
  */
 int okv_conn_call(struct okv_conn *conn, struct okv_call *call);
 /** The same from within a hook. */
 int okv_conn_call_locked(struct okv_conn *conn, struct okv_call *call);
-/** A request without a reply: OKV_WIRE_F_ONE_WAY. Never waits: -EAGAIN where the socket is full, -ENOTCONN. */
+/** A request without a reply: OKV_WIRE_F_ONE_WAY. Hardly waits: -EAGAIN where the socket is full or long in use, -ENOTCONN. */
 int okv_conn_send(struct okv_conn *conn, uint32_t type, const void *payload, size_t len);
 
+/* These two never wait for a request that is under way. */
 bool okv_conn_is_up(struct okv_conn *conn);
 /** How often it was connected. Raised by each reconnect. */
 uint64_t okv_conn_epoch(struct okv_conn *conn);

@@ -27,11 +27,13 @@ enum okv_provider_kind {
  * @bytes: its size; kmod: 0, or that of the pool to make where @name is not there yet
  * @name:  embedded: the file's path, or NULL for an anonymous pool; kmod: the pool's name, or
  *         NULL for one that ends with its last user; daemon: path of its socket. Points into the text that was parsed.
+ * @timeout_ms: daemon: of each request; 0: the connection's own
  */
 struct okv_pool_spec {
 	enum okv_provider_kind	kind;
 	uint64_t		bytes;
 	const char		*name;
+	uint32_t		timeout_ms;
 };
 
 /**

@@ -33,6 +33,7 @@ struct daemon_pool {
 	struct okv_embedded_pool	base;	/* its map: the records, only read */
 	struct okv_conn			*conn;	/* for questions */
 	uint64_t			reserve_bytes;
+	uint32_t			timeout_ms;
 	uint32_t			*is_owner;	/* a page that the kernel clears in forked children */
 };
 
@@ -197,7 +198,7 @@ static int daemon_open(const struct okv_pool_spec *spec, const struct omnikv_poo
 {
 	struct okv_pool_spec kmod = { .kind = OKV_PROVIDER_KMOD };
 	int fds[OKV_WIRE_FDS_MAX] = { -1, -1, -1, -1 };
-	struct okv_conn_hooks hooks = { .connected = pool_connected };
+	struct okv_conn_hooks hooks = { .connected = pool_connected, .timeout_ms = spec->timeout_ms };
 	struct okv_wire_attached attached;
 	struct daemon_pool *pool;
 	int ret;
@@ -234,6 +235,7 @@ static int daemon_open(const struct okv_pool_spec *spec, const struct omnikv_poo
 	pool->base.refs = &daemon_refs;
 	pool->base.pool.provider = &okv_provider_daemon;
 	pool->reserve_bytes = attached.reserve_bytes;
+	pool->timeout_ms = spec->timeout_ms;
 	pthread_mutex_init(&pool->base.lock, NULL);
 	*out = &pool->base.pool;
 	return 0;
@@ -387,7 +389,7 @@ static void client_free(struct daemon_client *client)
 static int daemon_client_open(struct omnikv_pool *base, uint32_t flags, struct omnikv_client **out)
 {
 	struct daemon_pool *pool = daemon_pool(base);
-	struct okv_conn_hooks hooks = { .connected = client_connected };
+	struct okv_conn_hooks hooks = { .connected = client_connected, .timeout_ms = pool->timeout_ms };
 	struct daemon_client *client;
 	int ret;
 

@@ -107,7 +107,6 @@ static int call(struct attached *at, uint32_t nr_groups, struct okv_call *call)
 {
 	int ret;
 
-	call->timeout_ms = call->timeout_ms ? call->timeout_ms : at->deadline_ms;
 	ret = -OKV_FAILPOINT("attach.call");
 	if (!ret)
 		ret = okv_conn_call(at->conn, call);
@@ -940,18 +939,27 @@ static int attached_wait(struct okv_authority *auth, void *opaque, const struct 
 {
 	struct okv_wire_wait wait = { .key = *key, .timeout_ms = timeout_ms };
 	struct okv_call frame = {
-		.type = OKV_WIRE_WAIT, .req = &wait, .req_bytes = sizeof(wait), .timeout_ms = timeout_ms + 1000,
+		.type = OKV_WIRE_WAIT, .req = &wait, .req_bytes = sizeof(wait),
 	};
 	struct attached *at = attached_of(auth);
+	const struct okv_conn_hooks hooks = { .timeout_ms = at->deadline_ms };
 	const struct remote *remote = opaque;
+	uint64_t until_ns = now_ns() + ((uint64_t)timeout_ms + at->deadline_ms) * 1000000, now;
+	struct timespec until = { (time_t)(until_ns / 1000000000), (long)(until_ns % 1000000000) };
 	int ret = 0;
 
 	memcpy(wait.identity, remote->identity, sizeof(wait.identity));
-	pthread_mutex_lock(&at->wait_lock);
+	if (pthread_mutex_clocklock(&at->wait_lock, CLOCK_MONOTONIC, &until))
+		return -ETIME;
 	if (!at->wait_conn)
-		ret = okv_conn_open(okv_conn_path(at->conn), NULL, &at->wait_conn, NULL);
-	if (!ret)
+		ret = okv_conn_open(okv_conn_path(at->conn), &hooks, &at->wait_conn, NULL);
+	now = now_ns();
+	if (!ret && now >= until_ns)
+		ret = -ETIME;
+	if (!ret) {
+		frame.timeout_ms = (uint32_t)((until_ns - now) / 1000000) + 1;
 		ret = okv_conn_call(at->wait_conn, &frame);
+	}
 	pthread_mutex_unlock(&at->wait_lock);
 	return ret == -EPIPE || ret == -EPROTO ? -ENOTCONN : ret;
 }
@@ -1001,16 +1009,16 @@ static const struct okv_authority_ops attached_ops = {
 static int attach_begin(const char *socket, const struct omnikv_attach_config *config, struct attached *at,
 			struct omnikv_error *err)
 {
-	char spec[256] = "daemon";
+	const struct omnikv_pool_config pool = { .size = sizeof(pool) };
+	struct okv_pool_spec spec = { .kind = OKV_PROVIDER_DAEMON, .name = socket };
 	int ret;
 
-	if (socket && snprintf(spec, sizeof(spec), "daemon:%s", socket) >= (int)sizeof(spec))
-		return okv_error_set(err, -EINVAL, "socket %.64s...: the path is too long", socket);
 	at->deadline_ms = config->deadline_ms ? config->deadline_ms : DEADLINE_MS;
 	at->reserve_bytes = config->reserve_bytes ? config->reserve_bytes : RESERVE_BYTES;
-	ret = omnikv_pool_open(spec, NULL, &at->pool, err);
+	spec.timeout_ms = at->deadline_ms;
+	ret = okv_provider_daemon.open(&spec, &pool, &at->pool, err);
 	if (ret == -ETIME && err && !err->text[0])
-		return okv_conn_say_silent(socket, err);
+		return okv_conn_say_silent(socket, at->deadline_ms, err);
 	if (ret && err && !err->text[0])
 		okv_error_set(err, ret, "the daemon at %.108s: %s", socket ? socket : OKV_CONN_SOCKET, strerror(-ret));
 	if (ret)
@@ -1018,7 +1026,7 @@ static int attach_begin(const char *socket, const struct omnikv_attach_config *c
 	ret = omnikv_client_open(at->pool, 0, &at->auth.client);
 	if (ret) {
 		if (ret == -ETIME)
-			okv_conn_say_silent(socket, err);
+			okv_conn_say_silent(socket, at->deadline_ms, err);
 		else
 			okv_error_set(err, ret, "the daemon at %.108s takes no client: %s",
 				      socket ? socket : OKV_CONN_SOCKET, strerror(-ret));

@@ -208,7 +208,7 @@ int okv_cmd_status(int argc, char **argv)
 		ret = show(conn, object);
 		okv_conn_close(conn);
 		if (ret == -ETIME)
-			okv_conn_say_silent(args.socket, &err);
+			okv_conn_say_silent(args.socket, 0, &err);
 		else if (ret)
 			okv_error_set(&err, ret, "the daemon at %.108s: %s", args.socket ? args.socket : OKV_CONN_SOCKET, strerror(-ret));
 		if (ret)
