@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "error.h"
+#include "failpoint.h"
 #include "manager/catalog.h"
 #include "manager/import.h"
 #include "manager/retain.h"
@@ -815,31 +816,71 @@ uint64_t okv_manager_epoch(const struct omnikv_manager *manager)
 	return epoch > manager->epoch ? epoch : manager->epoch;
 }
 
-int64_t okv_manager_epoch_up(struct omnikv_manager *manager)
+/* Nothing that is in memory is of @epoch (0: the next one). Inside a visit. */
+static int64_t okv_epoch_begin(struct okv_visit *visit, uint64_t epoch)
 {
-	struct okv_visit visit;
-	uint64_t epoch;
+	struct omnikv_manager *manager = visit->manager;
 	int ret;
 
-	/* A store would bring older blocks back. */
-	if (manager->tier)
-		return -EOPNOTSUPP;
-	okv_visit_init(&visit, manager);
-	okv_visit_enter(&visit);
 	/*
 	 * What can leave leaves, so that few are left to be dropped one by one. The epoch is raised last: who is
 	 * told of it finds nothing older, also after a crash of this process at any moment.
 	 */
 	okv_retain_end_all(manager);
-	okv_evict(&visit, UINT64_MAX, NULL);
+	okv_evict(visit, UINT64_MAX, NULL);
 	for (struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next)
 		okv_shelf_drop_all(shelf);
-	epoch = okv_manager_epoch(manager) + 1;
+	okv_tier_era_enter(manager);
+	if (!epoch)
+		epoch = okv_manager_epoch(manager) + 1;
 	ret = okv_pool_catalog_raise_epoch(manager, epoch);
 	if (!ret || ret == -EOPNOTSUPP)
 		manager->epoch = epoch;
-	okv_visit_leave(&visit);
 	return ret && ret != -EOPNOTSUPP ? ret : (int64_t)epoch;
+}
+
+int64_t okv_manager_epoch_up(struct omnikv_manager *manager)
+{
+	struct okv_visit visit;
+	uint64_t epoch;
+	int64_t ret;
+
+	okv_visit_init(&visit, manager);
+	/* The store first: should this process end in between, the next one ends what was begun (okv_epoch_settle()). */
+	if (manager->tier) {
+		okv_visit_enter(&visit);
+		epoch = okv_manager_epoch(manager) + 1;
+		okv_visit_leave(&visit);
+		ret = okv_tier_era_begin(manager, epoch);
+		if (ret)
+			return ret;
+		(void)OKV_FAILPOINT("manager.era_begun");
+	}
+	okv_visit_enter(&visit);
+	ret = okv_epoch_begin(&visit, 0);
+	okv_visit_leave(&visit);
+	return ret;
+}
+
+/* Pool and store have each an epoch: what is of an older one is out of reach in both. */
+static int okv_epoch_settle(struct omnikv_manager *manager, uint64_t store_epoch)
+{
+	uint64_t epoch = okv_manager_epoch(manager);
+	struct okv_visit visit;
+	int64_t ret = 0;
+
+	if (store_epoch < epoch)
+		ret = okv_tier_era_begin(manager, epoch);
+	if (ret)
+		return (int)ret;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	if (store_epoch > epoch)
+		ret = okv_epoch_begin(&visit, store_epoch);
+	else
+		okv_tier_era_enter(manager);
+	okv_visit_leave(&visit);
+	return ret < 0 ? (int)ret : 0;
 }
 
 int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats)
@@ -991,6 +1032,7 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 {
 	struct omnikv_manager *manager;
 	struct omnikv_extent meta;
+	uint64_t store_epoch;
 	int ret;
 
 	/* Only the pool's manager may have META: the client proves that it is. */
@@ -1017,14 +1059,22 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 	if (config->spill) {
 		ret = okv_staging_init(manager, config, err);
 		if (!ret)
-			ret = okv_tier_create(config->spill, config->spill_admit, client, &manager->tier);
+			ret = okv_tier_create(config->spill, config->spill_admit, client, &manager->tier, &store_epoch);
 		if (ret)
 			goto err_catalog;
+		ret = okv_epoch_settle(manager, store_epoch);
+		if (ret) {
+			okv_error_set(err, ret, "spill: the epoch cannot be written (%s); see to the disk, or go on without it",
+				      strerror(-ret));
+			goto err_tier;
+		}
 	}
 	manager->peak_granules = okv_used_granules(manager);
 	*out = manager;
 	return 0;
 
+err_tier:
+	okv_tier_destroy(manager);
 err_catalog:
 	okv_pool_catalog_close(manager);
 err_free:

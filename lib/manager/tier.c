@@ -34,13 +34,16 @@ struct okv_stuck {
 struct okv_tier {
 	struct omnikv_spill	*spill;
 	uint32_t		admit;
-	struct okv_stuck	*stuck;		/* under the manager's lock */
+	/* under the manager's lock */
+	uint64_t		era;		/* of the store; see okv_store_era() */
+	struct okv_stuck	*stuck;
 };
 
 int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, const struct omnikv_client *client,
-		    struct okv_tier **tier)
+		    struct okv_tier **tier, uint64_t *epoch)
 {
 	struct okv_disk *disk = spill->disk;
+	struct okv_spill_era era;
 
 	if (admit > OMNIKV_SPILL_ADMIT_SECOND)
 		return -EINVAL;
@@ -49,10 +52,36 @@ int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, const struct omn
 		return -ENOMEM;
 	(*tier)->spill = spill;
 	(*tier)->admit = admit;
+	okv_store_era(spill->store, &era);
+	(*tier)->era = era.number;
+	*epoch = era.epoch;
 	/* Its extents are read into and written from for as long as a request is under way, whatever ends before. */
 	if (disk->ops->keep)
 		disk->ops->keep(disk, okv_client_fd(client));
 	return 0;
+}
+
+int okv_tier_era_begin(struct omnikv_manager *manager, uint64_t epoch)
+{
+	return okv_store_era_begin(manager->tier->spill->store, epoch);
+}
+
+void okv_tier_era_enter(struct omnikv_manager *manager)
+{
+	struct okv_spill_era era;
+
+	if (!manager->tier)
+		return;
+	okv_store_era(manager->tier->spill->store, &era);
+	manager->tier->era = era.number;
+}
+
+/* What the store calls a namespace: in every era something else. */
+static void name_in(uint64_t era, const struct omnikv_space *space, uint8_t ns[32])
+{
+	memcpy(ns, space->identity, 32);
+	for (uint32_t i = 0; i < sizeof(era); i++)
+		ns[i] ^= (uint8_t)(era >> 8 * i);
 }
 
 /* ---- memory on its way ---------------------------------------------------------------------- */
@@ -190,7 +219,7 @@ static void prepare_put(struct omnikv_manager *manager, struct okv_demotion *dem
 		return;
 	}
 	memset(&put->rec, 0, sizeof(put->rec));
-	memcpy(put->rec.ns, space->identity, sizeof(put->rec.ns));
+	name_in(manager->tier->era, space, put->rec.ns);
 	put->rec.key = victim->key;
 	put->rec.parent = victim->parent;
 	put->rec.position = victim->position;
@@ -391,6 +420,8 @@ struct okv_promotion {
 	uint64_t		until_ns;	/* memory is waited for so long */
 	struct okv_pin		pin;		/* on the last block that is in memory; inactive: there is none */
 	uint64_t		nr_blocks;	/* of the path down to it */
+	uint64_t		era;		/* in which this began */
+	uint8_t			ns[32];		/* the store's name of the namespace in it */
 	bool			is_tail_done;
 	uint32_t		nr_gets;
 	struct okv_store_get	gets[TIER_BATCH];
@@ -430,7 +461,7 @@ static void promote_find(struct okv_promotion *pro)
 		const struct omnikv_key *key = is_tail ? pro->tail : &pro->keys[position];
 		struct okv_record *rec = &pro->gets[pro->nr_gets].rec;
 
-		if (position > pro->nr_keys || !key || !okv_store_find(store, pro->space->identity, key, rec) ||
+		if (position > pro->nr_keys || !key || !okv_store_find(store, pro->ns, key, rec) ||
 		    !fits(pro, rec, position, is_tail))
 			break;
 		pro->nr_gets++;
@@ -517,7 +548,7 @@ static uint32_t promote_publish(struct okv_promotion *pro, uint32_t nr_good, str
 
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
-	for (i = 0; i < nr_good; i++) {
+	for (i = 0; i < nr_good && pro->era == manager->tier->era; i++) {
 		const struct okv_record *rec = &pro->gets[i].rec;
 		struct omnikv_extent *extents = &pro->extents[i * nr_groups];
 		uint64_t position = pro->nr_blocks;
@@ -631,6 +662,8 @@ void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys,
 
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
+	pro->era = space->manager->tier->era;
+	name_in(pro->era, space, pro->ns);
 	if (nr_keys)
 		okv_index_match(space->shelf->index, space->id, keys, nr_keys, space->match_flags, &hit);
 	if (nr_keys && hit.nr_blocks && !okv_pin_take(space->shelf, &pro->pin, hit.entry, hit.nr_blocks))

@@ -12,9 +12,20 @@
 
 #include "manager/manager.h"
 
-/** -EINVAL: unknown @admit. */
+/** -EINVAL: unknown @admit. @epoch: the manager's, as the store knows it. */
 int okv_tier_create(struct omnikv_spill *spill, uint32_t admit, const struct omnikv_client *client,
-		    struct okv_tier **tier);
+		    struct okv_tier **tier, uint64_t *epoch);
+/**
+ * okv_tier_era_begin() - what the store has is not to be found by any later manager
+ *
+ * Outside of visits. 0, when it is on the disk, or the error of the disk.
+ */
+int okv_tier_era_begin(struct omnikv_manager *manager, uint64_t epoch);
+/**
+ * Nor by this one from now on, nor what is on its way there or back. Inside of the visit in which memory has nothing of
+ * the old epoch any more: what leaves memory before is stored in the old era. Without a store nothing is done.
+ */
+void okv_tier_era_enter(struct omnikv_manager *manager);
 /** The manager's; NULL is ignored. Memory that a stuck disk still uses is waited for, then left behind. */
 void okv_tier_destroy(struct omnikv_manager *manager);
 

@@ -22,6 +22,7 @@ enum page_kind {
 	PAGE_SEGMENT,
 	PAGE_BATCH,
 	PAGE_TRAILER,
+	PAGE_ERA,
 };
 
 /* Every page begins so: magic 8, version 4, kind 4, uuid 16. */
@@ -160,6 +161,30 @@ int okv_owner_decode(const uint8_t *page, const uint8_t uuid[16], struct okv_spi
 	memcpy(owner->name, page + 48 + OKV_SPILL_NAME_BYTES, OKV_SPILL_NAME_BYTES);
 	owner->host[OKV_SPILL_NAME_BYTES - 1] = '\0';
 	owner->name[OKV_SPILL_NAME_BYTES - 1] = '\0';
+	return 0;
+}
+
+void okv_era_encode(const uint8_t uuid[16], const struct okv_spill_era *era, uint8_t *page)
+{
+	memset(page, 0, OKV_SPILL_PAGE);
+	head_encode(page, PAGE_ERA, uuid);
+	put64(page + HEAD_BYTES, era->number);
+	put64(page + HEAD_BYTES + 8, era->epoch);
+	seal(page, SECTOR);
+}
+
+int okv_era_decode(const uint8_t *page, const uint8_t uuid[16], struct okv_spill_era *era)
+{
+	static const uint8_t none[SECTOR];
+
+	if (!memcmp(page, none, SECTOR)) {
+		*era = (struct okv_spill_era){ 0 };
+		return 0;
+	}
+	if (!head_is(page, PAGE_ERA, uuid) || !is_sealed(page, SECTOR))
+		return -EBADMSG;
+	era->number = get64(page + HEAD_BYTES);
+	era->epoch = get64(page + HEAD_BYTES + 8);
 	return 0;
 }
 

@@ -2,7 +2,7 @@
 /*
  * What stands on the disk of a spill store: every structure, encoded and decoded.
  *
- * A store is a row of pages of 4 KiB: two superblocks, one page that names the owner, and from
+ * A store is a row of pages of 4 KiB: two superblocks, one page that names the owner, one of the era, and from
  * @data_off on segments of equal length. A segment is a header page, batches one behind the
  * other, and once it is full a table of its records with a trailer in its last page. All
  * integers are little endian. Each structure carries a CRC32C, and what belongs to a segment
@@ -23,6 +23,7 @@
 #define OKV_SPILL_VERSION	1u
 #define OKV_SPILL_PARTS_MAX	32u
 #define OKV_SPILL_OWNER_OFF	(2 * OKV_SPILL_PAGE)
+#define OKV_SPILL_ERA_OFF	(3 * OKV_SPILL_PAGE)
 #define OKV_SPILL_DATA_OFF	(4 * OKV_SPILL_PAGE)
 #define OKV_SPILL_NAME_BYTES	64u
 #define OKV_SPILL_SEGMENT_MIN	(64u << 10)
@@ -52,6 +53,12 @@ struct okv_spill_owner {
 	uint64_t	since_s;
 	char		host[OKV_SPILL_NAME_BYTES];
 	char		name[OKV_SPILL_NAME_BYTES];
+};
+
+/** Of what is found: see era.c. @number: 0 until the first one begins. @epoch: the manager's, as it was then */
+struct okv_spill_era {
+	uint64_t	number;
+	uint64_t	epoch;
 };
 
 /** One life of a segment: @seq rises with every life of any segment, @nonce is random at each opening. */
@@ -142,6 +149,9 @@ void okv_super_encode(const struct okv_spill_super *super, uint8_t *page);
 int okv_super_decode(const uint8_t *page, struct okv_spill_super *super, uint32_t *version);
 void okv_owner_encode(const uint8_t uuid[16], const struct okv_spill_owner *owner, uint8_t *page);
 int okv_owner_decode(const uint8_t *page, const uint8_t uuid[16], struct okv_spill_owner *owner);
+/** A page that was never written is era 0. */
+void okv_era_encode(const uint8_t uuid[16], const struct okv_spill_era *era, uint8_t *page);
+int okv_era_decode(const uint8_t *page, const uint8_t uuid[16], struct okv_spill_era *era);
 void okv_segment_encode(const uint8_t uuid[16], const struct okv_spill_life *life, uint8_t *page);
 int okv_segment_decode(const uint8_t *page, const uint8_t uuid[16], struct okv_spill_life *life);
 void okv_trailer_encode(const uint8_t uuid[16], const struct okv_spill_trailer *trailer, uint8_t *page);

@@ -1278,6 +1278,9 @@ int okv_store_open(struct okv_disk *disk, const struct okv_store_config *config,
 	store->segments = calloc(store->nr_segments + 1, sizeof(*store->segments));
 	if (!store->segments)
 		goto err_free;
+	ret = okv_store_era_load(store);
+	if (ret)
+		goto err_free;
 	ret = okv_store_recover(store);
 	if (ret)
 		goto err_free;

@@ -135,9 +135,11 @@ struct okv_store {
 	uint64_t		backoff_ns;
 	int			last_error;
 	bool			is_moving;
+	uint64_t		nr_eras;	/* begun in this opening */
 
-	/* segments and catalogue change under both locks, and may be read under either */
+	/* segments, catalogue and era change under both locks, and may be read under either */
 	pthread_mutex_t		lock;
+	struct okv_spill_era	era;
 	struct okv_segment	*segments;
 	struct okv_catalog	catalog;
 	struct omnikv_spill_stats stats;
@@ -149,6 +151,16 @@ int okv_store_open(struct okv_disk *disk, const struct okv_store_config *config,
 /** Seals and syncs what can be. */
 void okv_store_close(struct okv_store *store);
 int okv_store_sync(struct okv_store *store);
+
+/** The era as it is: for the names of what is stored and looked up. */
+void okv_store_era(struct okv_store *store, struct okv_spill_era *era);
+/**
+ * okv_store_era_begin() - what has been stored is not to be found any more, also after a restart
+ * @epoch: of whoever stores; kept for okv_store_era()
+ *
+ * Return: 0, when that is on the disk; -EROFS, -ETIME, -EIO and others: as before.
+ */
+int okv_store_era_begin(struct okv_store *store, uint64_t epoch);
 
 /** Is there a record of this key? @rec may be NULL. Its payload may still prove bad when it is read. */
 bool okv_store_find(struct okv_store *store, const uint8_t ns[32], const struct omnikv_key *key,
@@ -274,6 +286,8 @@ uint32_t okv_reclaim_choose(const struct okv_reclaim_view *views, uint32_t nr, u
 /** Run @nr of store->ios. The first error, or 0. -ETIME as okv_store_put(). Under io_lock. */
 int okv_store_run(struct okv_store *store, uint32_t nr);
 void okv_store_notice(struct okv_store *store, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Read the era. -ETIME. Before anybody else enters. */
+int okv_store_era_load(struct okv_store *store);
 /** Fill segments and catalogue from the disk. */
 int okv_store_recover(struct okv_store *store);
 /** Read the record's payload to the bounce buffer and verify it. Under io_lock. */

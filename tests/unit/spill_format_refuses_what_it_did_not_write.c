@@ -92,6 +92,7 @@ static int decode_page(uint32_t kind)
 	struct okv_spill_owner owner;
 	struct okv_spill_life life;
 	struct okv_spill_trailer trailer;
+	struct okv_spill_era era;
 	uint32_t version;
 
 	switch (kind) {
@@ -101,6 +102,8 @@ static int decode_page(uint32_t kind)
 		return okv_owner_decode(page, uuid, &owner);
 	case 2:
 		return okv_segment_decode(page, uuid, &life);
+	case 3:
+		return okv_era_decode(page, uuid, &era);
 	default:
 		return okv_trailer_decode(page, uuid, 1 << 20, &trailer);
 	}
@@ -114,10 +117,14 @@ static void spill_pages_notice_every_bit(void **state)
 	struct okv_spill_trailer trailer = {
 		.life = life, .table_off = 8192, .table_bytes = 5000, .nr_records = 3, .table_crc = 7,
 	}, trailer_back;
+	struct okv_spill_era era = { .number = 77, .epoch = 3 }, era_back;
 
 	(void)state;
+	memset(page, 0, sizeof(page));
+	assert_int_equal(okv_era_decode(page, uuid, &era_back), 0);
+	assert_int_equal(era_back.number, 0);
 	memcpy(super.uuid, uuid, 16);
-	for (uint32_t kind = 0; kind < 4; kind++) {
+	for (uint32_t kind = 0; kind < 5; kind++) {
 		switch (kind) {
 		case 0:
 			okv_super_encode(&super, page);
@@ -136,6 +143,11 @@ static void spill_pages_notice_every_bit(void **state)
 			assert_memory_equal(&life, &life_back, sizeof(life));
 			break;
 		case 3:
+			okv_era_encode(uuid, &era, page);
+			assert_int_equal(okv_era_decode(page, uuid, &era_back), 0);
+			assert_memory_equal(&era, &era_back, sizeof(era));
+			break;
+		case 4:
 			okv_trailer_encode(uuid, &trailer, page);
 			assert_int_equal(okv_trailer_decode(page, uuid, 1 << 20, &trailer_back), 0);
 			assert_memory_equal(&trailer, &trailer_back, sizeof(trailer));
@@ -151,6 +163,7 @@ static void spill_pages_notice_every_bit(void **state)
 			uint8_t other[16] = { 0 };
 
 			assert_int_equal(okv_owner_decode(page, other, &owner_back), -EBADMSG);
+			assert_int_equal(okv_era_decode(page, other, &era_back), -EBADMSG);
 			assert_int_equal(okv_segment_decode(page, other, &life_back), -EBADMSG);
 			assert_int_equal(okv_trailer_decode(page, other, 1 << 20, &trailer_back), -EBADMSG);
 		}

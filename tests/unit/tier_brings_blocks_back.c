@@ -310,6 +310,76 @@ static void tier_restart_finds_what_it_says(void **state)
 	close_tiers(&tiers);
 }
 
+/* What was stored before is not found, and what is stored from then on is; also by the next managers. */
+static void tier_forgets_what_is_of_an_older_epoch(void **state)
+{
+	struct kv_story stories[4];
+	struct tiers tiers;
+	uint64_t off;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_HYBRID, 40, OMNIKV_SPILL_ADMIT_ALL);
+	for (uint32_t i = 0; i < 4; i++) {
+		make_story(&stories[i], i + 1, 8 * T);
+		play(&tiers, &stories[i], false);
+	}
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 32);
+	play(&tiers, &stories[0], false);
+	assert_true(stats_of(&tiers).blocks_hit_nvme > 0);
+	assert_int_equal(omnikv_manager_raise_epoch(tiers.world.manager), 1);
+	/* In memory or not. */
+	assert_int_equal(play(&tiers, &stories[0], false), 0);
+	assert_int_equal(play(&tiers, &stories[1], false), 0);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 16);
+	assert_int_equal(play(&tiers, &stories[1], false), 8 * T);
+	kv_world_close(&tiers.world);
+	okv_store_close(tiers.spill.store);
+
+	/* The pool's memory is gone, and the store knows the epoch. */
+	open_spill(&tiers);
+	kv_world_open_spill(&tiers.world, KV_SHAPE_HYBRID, T, 40, &tiers.spill, 0);
+	assert_int_equal(play(&tiers, &stories[0], false), 8 * T);
+	assert_int_equal(play(&tiers, &stories[2], false), 0);
+	assert_int_equal(omnikv_manager_raise_epoch(tiers.world.manager), 2);
+	assert_int_equal(play(&tiers, &stories[0], false), 0);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 8);
+	kv_world_close(&tiers.world);
+	okv_store_close(tiers.spill.store);
+
+	/* Which era it was cannot be read: nothing that is stored is believed to be of it. */
+	off = OKV_SPILL_ERA_OFF + 40;
+	tiers.sim.base[off] ^= 1;
+	open_spill(&tiers);
+	kv_world_open_spill(&tiers.world, KV_SHAPE_HYBRID, T, 40, &tiers.spill, 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(play(&tiers, &stories[i], false), 0);
+		kv_story_free(&stories[i]);
+	}
+	close_tiers(&tiers);
+}
+
+/* The disk cannot note it: the old epoch goes on. */
+static void tier_epoch_that_cannot_be_noted_is_not_raised(void **state)
+{
+	struct kv_story story;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 40, OMNIKV_SPILL_ADMIT_ALL);
+	make_story(&story, 1, 8 * T);
+	play(&tiers, &story, false);
+	tiers.sim.fail_nth = tiers.sim.nr_calls + 1;
+	tiers.sim.fail_times = 1;
+	tiers.sim.fail_error = -EIO;
+	assert_int_equal(omnikv_manager_raise_epoch(tiers.world.manager), -EIO);
+	tiers.sim.fail_nth = 0;
+	assert_int_equal(play(&tiers, &story, false), 8 * T);
+	assert_int_equal(omnikv_manager_raise_epoch(tiers.world.manager), 1);
+	assert_int_equal(play(&tiers, &story, false), 0);
+	kv_story_free(&story);
+	close_tiers(&tiers);
+}
+
 static void tier_full_pool_answers_at_once(void **state)
 {
 	struct kv_story spilled, pinned;
@@ -529,6 +599,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tier_brings_back_every_byte),
+		cmocka_unit_test(tier_forgets_what_is_of_an_older_epoch),
+		cmocka_unit_test(tier_epoch_that_cannot_be_noted_is_not_raised),
 		cmocka_unit_test(tier_prefetches_what_is_going_to_be_asked_for),
 		cmocka_unit_test(tier_keeps_prefixes_apart_whose_keys_do_not_chain),
 		cmocka_unit_test(tier_keeps_tenants_apart),

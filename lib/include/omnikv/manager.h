@@ -299,10 +299,10 @@ OMNIKV_API int64_t omnikv_manager_reset(struct omnikv_manager *manager);
  *
  * At once, in every process that is attached, and after every restart. Sequences and matches keep what they hold.
  * Commits that wait for a daemon are forgotten; what is being computed with older weights is not to be committed
- * any more, which is the engine's to see to. A spill store would bring older blocks back: with one, raise the epoch
- * of namespaces (struct omnikv_namespace) instead.
+ * any more, which is the engine's to see to. Of a spill store too: what it has goes as its room is used again.
  *
- * Return: the new epoch, or -EOPNOTSUPP (there is a spill store), -ENOTCONN, -ENOMEM.
+ * Return: the new epoch, or -ENOTCONN, -ENOMEM, or -EIO, -ETIME and the like: the spill store cannot note it. On an error
+ * the old epoch goes on, or ends with the manager.
  */
 OMNIKV_API int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager);
 
