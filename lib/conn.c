@@ -377,7 +377,7 @@ static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 			okv_error_set(err, ret, "the daemon at %.108s closed the connection; it serves its own user and group",
 				      path);
 		else if (ret == -ETIME)
-			okv_conn_say_silent(path, conn->timeout_ms, err);
+			okv_conn_say_silent(path, conn->hooks.open_ms, err);
 		goto err_drop;
 	}
 	atomic_fetch_add(&conn->epoch, 1);
@@ -428,7 +428,7 @@ int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct o
 	pthread_mutex_init(&conn->lock, NULL);
 
 	pthread_mutex_lock(&conn->lock);
-	conn->until_ns = until_of(conn, 0);
+	conn->until_ns = until_of(conn, conn->hooks.open_ms ? conn->hooks.open_ms : OKV_CONN_TIMEOUT_MS);
 	ret = connect_locked(conn, err);
 	pthread_mutex_unlock(&conn->lock);
 	if (ret) {

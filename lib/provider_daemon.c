@@ -100,7 +100,7 @@ static int look(struct okv_conn *conn, struct okv_wire_attached *attached, int f
 	struct okv_wire_attach attach = { .flags = OKV_WIRE_ATTACH_F_LOOK };
 	struct okv_call call = {
 		.type = OKV_WIRE_ATTACH, .req = &attach, .req_bytes = sizeof(attach), .reply = attached,
-		.reply_max = sizeof(*attached), .err = err,
+		.reply_max = sizeof(*attached), .err = err, .timeout_ms = OKV_CONN_TIMEOUT_MS,
 	};
 	int ret = is_locked ? okv_conn_call_locked(conn, &call) : okv_conn_call(conn, &call);
 
@@ -344,7 +344,7 @@ static int attach(struct daemon_client *client, const struct daemon_pool *pool)
 	struct okv_wire_attached attached;
 	struct okv_call call = {
 		.type = OKV_WIRE_ATTACH, .req = &req, .req_bytes = sizeof(req), .reply = &attached,
-		.reply_max = sizeof(attached),
+		.reply_max = sizeof(attached), .timeout_ms = OKV_CONN_TIMEOUT_MS,
 	};
 	struct stat st;
 	void *base;

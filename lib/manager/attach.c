@@ -942,7 +942,7 @@ static int attached_wait(struct okv_authority *auth, void *opaque, const struct 
 		.type = OKV_WIRE_WAIT, .req = &wait, .req_bytes = sizeof(wait),
 	};
 	struct attached *at = attached_of(auth);
-	const struct okv_conn_hooks hooks = { .timeout_ms = at->deadline_ms };
+	const struct okv_conn_hooks hooks = { .open_ms = at->deadline_ms };
 	const struct remote *remote = opaque;
 	uint64_t until_ns = now_ns() + ((uint64_t)timeout_ms + at->deadline_ms) * 1000000, now;
 	struct timespec until = { (time_t)(until_ns / 1000000000), (long)(until_ns % 1000000000) };
@@ -1018,7 +1018,7 @@ static int attach_begin(const char *socket, const struct omnikv_attach_config *c
 	spec.timeout_ms = at->deadline_ms;
 	ret = okv_provider_daemon.open(&spec, &pool, &at->pool, err);
 	if (ret == -ETIME && err && !err->text[0])
-		return okv_conn_say_silent(socket, at->deadline_ms, err);
+		return okv_conn_say_silent(socket, 0, err);
 	if (ret && err && !err->text[0])
 		okv_error_set(err, ret, "the daemon at %.108s: %s", socket ? socket : OKV_CONN_SOCKET, strerror(-ret));
 	if (ret)
@@ -1026,7 +1026,7 @@ static int attach_begin(const char *socket, const struct omnikv_attach_config *c
 	ret = omnikv_client_open(at->pool, 0, &at->auth.client);
 	if (ret) {
 		if (ret == -ETIME)
-			okv_conn_say_silent(socket, at->deadline_ms, err);
+			okv_conn_say_silent(socket, 0, err);
 		else
 			okv_error_set(err, ret, "the daemon at %.108s takes no client: %s",
 				      socket ? socket : OKV_CONN_SOCKET, strerror(-ret));

@@ -27,6 +27,7 @@
 #define DEADLINE_MS	400u
 #define SLACK_MS	1200u
 #define WAIT_MS		300u
+#define OPEN_MS		5000u
 
 /* What the calls are made with: built while the daemon answers. */
 struct case_of {
@@ -216,8 +217,8 @@ static const struct {
 	{ "admit", call_admit, 0 }, { "reset", call_reset, 0 }, { "raise_epoch", call_epoch, 0 },
 	{ "shared_stats", call_stats, 0 }, { "space_open", call_space, 0 }, { "pool_info", call_info, 0 },
 	{ "extent_alloc", call_alloc, 0 }, { "extent_seal", call_seal, 0 }, { "extent_free", call_free, 0 },
-	{ "extent_query", call_query, 0 }, { "extent_list", call_list, 0 }, { "client_open", call_client, 0 },
-	{ "attach", call_attach, 0 },
+	{ "extent_query", call_query, 0 }, { "extent_list", call_list, 0 }, { "client_open", call_client, OPEN_MS },
+	{ "attach", call_attach, OPEN_MS },
 };
 
 static void begin(struct case_of *c, const char *const *options)

@@ -69,7 +69,8 @@ OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct 
 /**
  * struct omnikv_attach_config - how to attach to omnikvd
  * @flags:         OMNIKV_ATTACH_F_*
- * @deadline_ms:   of each request to the daemon, 1 to 600,000; 0 is 1000
+ * @deadline_ms:   of each request to the daemon, 1 to 600,000; 0 is 1000. Attaching itself takes at most 5 s, since a daemon
+ *                 may be starting
  * @reserve_bytes: of the pool, had at omnikv_space_open() and kept for appends while the daemon does not answer, as far
  *                 as the daemon allows; 0: 8 MiB
  */
