@@ -28,8 +28,15 @@ def connector(where, **extra):
             "kv_connector_extra_config": {"omnikv": where, **extra}}
 
 
+STEPS = object()
+START_S = 1200      # a process has its engine by then, however busy the machine
+SILENT_S = 180      # without a single step of the engine: it hangs
+ANSWER_S = 1800     # with steps and without an answer: it does not come to an end
+
+
 class Engine:
-    """vllm_engine.py in a process of its own. Every answer has a deadline."""
+    """vllm_engine.py in a process of its own. Every answer has a deadline, which counts from the engine's last step: a slow
+    machine makes steps, an engine that hangs does not."""
 
     def __init__(self, where=None, env=None, extra=None, **options):
         if where:
@@ -40,25 +47,40 @@ class Engine:
                                       env=dict(os.environ, **ENV, **(env or {})))
         self.lines, self.log = queue.Queue(), []
         threading.Thread(target=self._read, daemon=True).start()
-        self.info = self.answer(300)
+        try:
+            self.info = self.answer(START_S)
+        except BaseException:
+            self.child.kill()
+            raise
 
     def _read(self):
         for line in self.child.stdout:
             if line.startswith("@ "):
                 self.lines.put(json.loads(line[2:]))
+            elif line.startswith("~"):
+                self.lines.put(STEPS)
             else:
                 self.log.append(line.rstrip())
         self.lines.put(None)
 
-    def answer(self, seconds):
-        found = self.lines.get(timeout=seconds)
-        assert found is not None, "\n".join(["the engine has ended:", *self.log[-30:]])
+    def answer(self, silent=SILENT_S):
+        end, found = time.monotonic() + max(silent, ANSWER_S), STEPS
+        while found is STEPS:
+            assert time.monotonic() < end, self.said("the engine works and does not answer")
+            try:
+                found = self.lines.get(timeout=silent)
+            except queue.Empty:
+                raise AssertionError(self.said(f"the engine has made no step for {silent} s")) from None
+        assert found is not None, self.said("the engine has ended")
         return found
 
-    def do(self, order, seconds=300, **more):
+    def said(self, what):
+        return "\n".join([f"{what}:", *self.log[-30:]])
+
+    def do(self, order, **more):
         self.child.stdin.write(json.dumps({"do": order, **more}) + "\n")
         self.child.stdin.flush()
-        return self.answer(seconds)
+        return self.answer()
 
     def told(self, text):
         return [line for line in self.log if "omnikv:" in line and text in line]

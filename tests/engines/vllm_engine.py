@@ -24,6 +24,19 @@ def say(answer):
     print("@ " + json.dumps(answer), flush=True)
 
 
+def tell_steps(engine):
+    """Whoever waits for an answer sees whether there is still something done for it."""
+    plain, told = engine.step, [time.monotonic()]
+
+    def step():
+        done = plain()
+        if time.monotonic() - told[0] >= 1:
+            told[0] = time.monotonic()
+            print("~", flush=True)
+        return done
+    engine.step = step
+
+
 def broken_load(share):
     """What a load that fails may leave behind: garbage in the slots of blocks that it says did not arrive."""
     from omnikv import blocks
@@ -57,6 +70,7 @@ def main():
     begin = time.monotonic()
     llm = LLM(os.path.join(os.environ["OMNIKV_DATA"], "models", "stories260K-hf-hd32"), skip_tokenizer_init=True, dtype="float32",
               enforce_eager=True, max_model_len=512, block_size=32, disable_log_stats=False, max_num_seqs=32, **options)
+    tell_steps(llm.llm_engine)
     # The first steps of a process are slow, whatever they compute.
     llm.generate([{"prompt_token_ids": [1] + [7] * n, "cache_salt": "warm-up"} for n in (40, 100, 200)],
                  SamplingParams(max_tokens=4, detokenize=False, ignore_eos=True), use_tqdm=False)
