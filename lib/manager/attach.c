@@ -731,6 +731,38 @@ static int64_t attached_prefetch(struct okv_authority *auth, void *opaque, const
 	return call_about(attached_of(auth), opaque, &prefetch.space, &frame);
 }
 
+static int attached_note_tokens(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys, size_t nr_keys,
+				uint32_t block_tokens, const uint32_t *tokens)
+{
+	struct okv_wire_tokens head = { .block_tokens = block_tokens };
+	struct okv_call frame = { .type = OKV_WIRE_TOKENS, .req = &head, .req_bytes = sizeof(head) };
+	const struct remote *remote = opaque;
+	size_t most = OKV_WIRE_TOKENS_MAX / block_tokens;
+	unsigned char *items;
+	int ret = 0;
+
+	if (!(remote->flags & OKV_SPACE_OPENED_F_TOKENS) || !most)
+		return 0;
+	most = most < OKV_WIRE_TOKENS_KEYS_MAX ? most : OKV_WIRE_TOKENS_KEYS_MAX;
+	most = nr_keys < most ? nr_keys : most;
+	items = malloc(most * (sizeof(*keys) + block_tokens * sizeof(*tokens)) + 1);
+	if (!items)
+		return -ENOMEM;
+	frame.items = items;
+	while (nr_keys && ret >= 0) {
+		head.nr_keys = (uint32_t)(nr_keys < most ? nr_keys : most);
+		memcpy(items, keys, head.nr_keys * sizeof(*keys));
+		memcpy(items + head.nr_keys * sizeof(*keys), tokens, head.nr_keys * block_tokens * sizeof(*tokens));
+		frame.items_bytes = head.nr_keys * (sizeof(*keys) + block_tokens * sizeof(*tokens));
+		ret = call_about(attached_of(auth), opaque, &head.space, &frame);
+		keys += head.nr_keys;
+		tokens += (size_t)head.nr_keys * block_tokens;
+		nr_keys -= head.nr_keys;
+	}
+	free(items);
+	return ret < 0 ? ret : 0;
+}
+
 static int attached_join(struct okv_authority *auth, void *opaque, const struct omnikv_join *join, uint32_t epoch)
 {
 	uint32_t nr = __builtin_popcount(join->groups);
@@ -994,6 +1026,7 @@ static const struct okv_authority_ops attached_ops = {
 	.promise	= attached_promise,
 	.wait		= attached_wait,
 	.prefetch	= attached_prefetch,
+	.note_tokens	= attached_note_tokens,
 	.join		= attached_join,
 	.retain		= attached_retain,
 	.give		= attached_give,

@@ -118,6 +118,7 @@ struct okv_use {
  * @stats:      of the authority; @stats is of the library's own size
  * @promise:    these blocks are being computed here, for so long; 0: not any more. NULL: -EOPNOTSUPP
  * @prefetch:   bring back from the spill store what it has of a prefix; how many of its blocks are in memory then
+ * @note_tokens: token ids of blocks that are going to come, where it keeps such. NULL: nothing is kept
  * @join:       one part of a block; -ESTALE: also where @epoch is over. NULL: -EOPNOTSUPP
  * @epoch:      everything that is cached is of an older one from now on; the new one. NULL: -EOPNOTSUPP
  * @epoch_now:  the epoch as it is; @known where nobody can tell. No request
@@ -147,6 +148,8 @@ struct okv_authority_ops {
 		       uint32_t timeout_ms);
 	int (*wait)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t timeout_ms);
 	int64_t (*prefetch)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys);
+	int (*note_tokens)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
+			   uint32_t block_tokens, const uint32_t *tokens);
 	int (*join)(struct okv_authority *auth, void *remote, const struct omnikv_join *join, uint32_t epoch);
 	int (*retain)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t position,
 		      const struct omnikv_retention *how);

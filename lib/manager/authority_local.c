@@ -156,6 +156,13 @@ static int local_take_end(struct okv_authority *auth, void *remote, const struct
 	return is_gone(auth) ? -ENOTCONN : okv_handover_end(remote, ticket);
 }
 
+static int local_note_tokens(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
+			     uint32_t block_tokens, const uint32_t *tokens)
+{
+	(void)block_tokens;
+	return is_gone(auth) ? -ENOTCONN : omnikv_space_note_tokens(remote, keys, nr_keys, tokens);
+}
+
 static int64_t local_epoch(struct okv_authority *auth)
 {
 	return is_gone(auth) ? -ENOTCONN : okv_manager_epoch_up(local_of(auth)->manager);
@@ -201,6 +208,7 @@ static const struct okv_authority_ops local_ops = {
 	.give		= local_give,
 	.take		= local_take,
 	.take_end	= local_take_end,
+	.note_tokens	= local_note_tokens,
 	.epoch		= local_epoch,
 	.epoch_now	= local_epoch_now,
 	.destroy	= local_destroy,

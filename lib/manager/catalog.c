@@ -22,6 +22,8 @@
 #include "manager/index_shared.h"
 #include "manager/meta.h"
 #include "manager/space.h"
+#include "manager/tokens.h"
+#include "manager/watch.h"
 
 #define LIST_BATCH	4096u
 #define SPACES_MIN	8u
@@ -223,6 +225,8 @@ void okv_pool_catalog_del(struct omnikv_manager *manager, const struct omnikv_sp
 
 	if (!cat || !cat->spaces || space->id >= cat->nr_spaces)
 		return;
+	if (manager->tokens)
+		okv_tokens_end_space(manager->tokens, space);
 	OKV_ORDERED_STORE(&cat->spaces->spaces[space->id].is_used, 0);
 	(void)OKV_FAILPOINT("catalog.space_gone");
 }
@@ -494,6 +498,7 @@ static int shelf_load(struct okv_pool_catalog *cat, struct okv_shelf *shelf, str
 		.block_tokens = OKV_BLOCK_FULL,
 		.allocator = &cat->mem,
 		.is_held = okv_victim_is_held,
+		.changed = okv_block_changed,
 		.opaque = cat->manager,
 	};
 	int ret;
@@ -582,6 +587,7 @@ static struct okv_catalog_root *root_find(struct okv_pool_catalog *cat, const ui
 static void root_clear(struct okv_catalog_root *root)
 {
 	OKV_ORDERED_STORE(&root->spaces_off, 0);
+	OKV_ORDERED_STORE(&root->tokens_off, 0);
 	for (uint32_t slot = 0; slot < OKV_CATALOG_SHELVES_MAX; slot++)
 		OKV_ORDERED_STORE(&root->shelves[slot], 0);
 }
@@ -682,6 +688,12 @@ int okv_pool_catalog_open(struct omnikv_manager *manager, struct omnikv_error *n
 		if (ret)
 			goto err_unload;
 	}
+	/* Those that nobody asks for any more go with the sweep. */
+	ret = manager->tokens ? okv_tokens_load(manager->tokens) : 0;
+	if (ret)
+		goto err_unload;
+	if (cat->root && !manager->tokens)
+		OKV_ORDERED_STORE(&cat->root->tokens_off, 0);
 	(void)OKV_FAILPOINT("catalog.loaded");
 	ret = sealed_free(manager, &sealed);
 	if (ret)
@@ -761,6 +773,18 @@ int okv_pool_catalog_raise_epoch(struct omnikv_manager *manager, uint64_t epoch)
 		return -EINVAL;
 	OKV_ORDERED_STORE(&cat->root->epoch, epoch);
 	return 0;
+}
+
+struct okv_meta *okv_pool_catalog_meta(struct omnikv_manager *manager)
+{
+	return manager->catalog ? manager->catalog->meta : NULL;
+}
+
+uint64_t *okv_pool_catalog_tokens_off(struct omnikv_manager *manager)
+{
+	struct okv_pool_catalog *cat = manager->catalog;
+
+	return cat && cat->root ? &cat->root->tokens_off : NULL;
 }
 
 bool okv_pool_catalog_has(const struct omnikv_manager *manager, uint64_t granule)

@@ -49,6 +49,9 @@ uint64_t okv_pool_catalog_root_off(const struct omnikv_manager *manager);
 uint64_t okv_pool_catalog_epoch(const struct omnikv_manager *manager);
 /** -EOPNOTSUPP (no catalog), -ENOMEM, -EINVAL (not higher than it is). */
 int okv_pool_catalog_raise_epoch(struct omnikv_manager *manager, uint64_t epoch);
+/** Its memory, and where the root leads to token ids (tokens.h); NULL: there is no catalog, or no root yet. */
+struct okv_meta *okv_pool_catalog_meta(struct omnikv_manager *manager);
+uint64_t *okv_pool_catalog_tokens_off(struct omnikv_manager *manager);
 /** Is @granule memory of the catalog or of an index? */
 bool okv_pool_catalog_has(const struct omnikv_manager *manager, uint64_t granule);
 /** META granules of the pool. */

@@ -4,7 +4,8 @@
  * index_shared.h's.
  *
  *	root ---> namespaces []
- *	  '-----> one index a shelf
+ *	  |-----> one index a shelf
+ *	  '-----> token ids: chunk ---> chunk ---> ...		(where they are kept)
  *
  * Written by the pool's manager (catalog.c), read by its successor and by readers in other processes
  * (reader.c). No pointers: offsets count from the base of the pool's linear map. What can be seen half
@@ -16,7 +17,7 @@
 #include <stdint.h>
 
 #define OKV_CATALOG_MAGIC	0x31544143564b4f00ull
-#define OKV_CATALOG_VERSION	1u
+#define OKV_CATALOG_VERSION	2u
 #define OKV_CATALOG_SHELVES_MAX	16u
 
 /**
@@ -69,6 +70,7 @@ struct okv_catalog_plan {
  * @epoch:       only ever raised
  * @spaces_off:  0: none
  * @shelves:     offsets of struct okv_index_head; 0: none
+ * @tokens_off:  of the first struct okv_tokens_chunk; 0: none
  */
 struct okv_catalog_root {
 	uint64_t	magic;
@@ -83,6 +85,45 @@ struct okv_catalog_root {
 	uint64_t	epoch;
 	uint64_t	spaces_off;
 	uint64_t	shelves[OKV_CATALOG_SHELVES_MAX];
+	uint64_t	tokens_off;
 };
+
+/**
+ * struct okv_tokens_chunk - slots for the token ids of blocks of one size
+ * @slot_tokens: token ids that each slot has room for
+ * @crc:         CRC32C of all before it, which never changes
+ * @next_off:    0: the last
+ *
+ * [nr_slots] struct okv_tokens_slot follow, each of okv_tokens_stride() bytes.
+ */
+struct okv_tokens_chunk {
+	uint64_t	magic;
+	uint32_t	nr_slots;
+	uint32_t	slot_tokens;
+	uint32_t	reserved;
+	uint32_t	crc;
+	uint64_t	next_off;
+};
+
+/**
+ * struct okv_tokens_slot - the token ids of one block
+ * @ns, @entry: whose; OKV_ENTRY_NONE: nobody's
+ * @crc: CRC32C of the fields before it, the token ids and the block's key: of a slot that is half written, or whose
+ *       entry is another block's by now, it does not fit
+ */
+struct okv_tokens_slot {
+	uint32_t	ns;
+	uint32_t	entry;
+	uint32_t	nr_tokens;
+	uint32_t	crc;
+	uint32_t	ids[];
+};
+
+#define OKV_TOKENS_MAGIC	0x314e4b54564b4f00ull
+
+static inline size_t okv_tokens_stride(uint32_t slot_tokens)
+{
+	return sizeof(struct okv_tokens_slot) + ((size_t)slot_tokens + 3) / 4 * 16;
+}
 
 #endif /* OKV_CATALOG_SHARED_H */

@@ -123,6 +123,16 @@ static int check_retain(const struct okv_wire_retain *retain)
 	return okv_retention_check(&how);
 }
 
+static int check_tokens(const struct okv_wire_tokens *tokens, size_t len)
+{
+	if (!tokens->nr_keys || tokens->nr_keys > OKV_WIRE_TOKENS_KEYS_MAX || !tokens->block_tokens || tokens->block_tokens > OKV_WIRE_TOKENS_MAX ||
+	    tokens->nr_keys > OKV_WIRE_TOKENS_MAX / tokens->block_tokens)
+		return -EINVAL;
+	if (len - sizeof(*tokens) != tokens->nr_keys * (sizeof(struct omnikv_key) + tokens->block_tokens * sizeof(uint32_t)))
+		return -EPROTO;
+	return are_keys(tokens + 1, tokens->nr_keys) ? 0 : -EINVAL;
+}
+
 static int check_fields(uint32_t type, const void *payload, size_t len)
 {
 	const struct okv_wire_state *state = payload;
@@ -154,6 +164,8 @@ static int check_fields(uint32_t type, const void *payload, size_t len)
 		return wait->timeout_ms <= OKV_WIRE_WAIT_MS_MAX && is_key(&wait->key) ? 0 : -EINVAL;
 	case OKV_WIRE_JOIN:
 		return check_join(payload, len);
+	case OKV_WIRE_TOKENS:
+		return check_tokens(payload, len);
 	case OKV_WIRE_PREFETCH:
 		if (prefetch->reserved)
 			return -EINVAL;
@@ -193,6 +205,7 @@ static const struct {
 	[OKV_WIRE_GIVE - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_give), false },
 	[OKV_WIRE_TAKE - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_take), false },
 	[OKV_WIRE_TAKE_END - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_take), false },
+	[OKV_WIRE_TOKENS - OKV_WIRE_MANAGER]		= { sizeof(struct okv_wire_tokens), true },
 };
 
 int okv_frame_check(uint32_t type, const void *payload, size_t len)

@@ -31,6 +31,7 @@ enum okv_frame_type {
 	OKV_WIRE_GIVE,		/* struct okv_wire_give; reply struct omnikv_ticket */
 	OKV_WIRE_TAKE,		/* struct okv_wire_take; reply struct okv_wire_taken and keys */
 	OKV_WIRE_TAKE_END,	/* struct okv_wire_take: whoever took it holds it now */
+	OKV_WIRE_TOKENS,	/* struct okv_wire_tokens, keys and token ids: to be kept with blocks that are going to come */
 	OKV_WIRE_FRAMES_END,
 };
 
@@ -59,6 +60,8 @@ struct okv_wire_space_open {
 
 /** There is a spill store: FIND also brings back what is on it. */
 #define OKV_SPACE_OPENED_F_TIER	(1u << 0)
+/** Token ids are kept: TOKENS is understood. */
+#define OKV_SPACE_OPENED_F_TOKENS	(1u << 1)
 
 /**
  * struct okv_wire_space_opened
@@ -226,6 +229,17 @@ struct okv_wire_taken {
 _Static_assert(sizeof(struct okv_wire_retain) == 72, "no padding");
 _Static_assert(sizeof(struct okv_wire_give) == 56, "no padding");
 _Static_assert(sizeof(struct okv_wire_take) == 32, "no padding");
+/** @nr_keys keys, as many times @block_tokens token ids. */
+struct okv_wire_tokens {
+	uint64_t	space;
+	uint32_t	nr_keys;
+	uint32_t	block_tokens;
+};
+
+/** Token ids, and keys, of one frame. */
+#define OKV_WIRE_TOKENS_MAX	8192u
+#define OKV_WIRE_TOKENS_KEYS_MAX	512u
+
 _Static_assert(sizeof(struct omnikv_key) == 36, "keys are packed");
 _Static_assert(sizeof(struct okv_wire_space_open) == 48, "no padding");
 _Static_assert(sizeof(struct okv_wire_space_opened) == 312, "no padding");

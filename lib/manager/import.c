@@ -14,6 +14,7 @@
 
 #include "failpoint.h"
 #include "manager/tier.h"
+#include "manager/tokens.h"
 #include "option.h"
 #include "provider.h"
 
@@ -874,6 +875,28 @@ int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager)
 	if (!manager->imports->auth->ops->epoch)
 		return -EOPNOTSUPP;
 	return manager->imports->auth->ops->epoch(manager->imports->auth);
+}
+
+int omnikv_space_note_tokens(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+			     const uint32_t *tokens)
+{
+	struct okv_authority *auth;
+	struct okv_visit visit;
+	int ret = 0;
+
+	if (!space || !tokens || !okv_keys_are_valid(keys, nr_keys, NULL))
+		return -EINVAL;
+	if (space->manager->imports) {
+		auth = space->manager->imports->auth;
+		return auth->ops->note_tokens ? auth->ops->note_tokens(auth, space->remote, keys, nr_keys,
+								       space->plan->plan.block_tokens, tokens) : 0;
+	}
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	if (space->manager->tokens)
+		ret = okv_tokens_note(space->manager->tokens, space, keys, nr_keys, tokens);
+	okv_visit_leave(&visit);
+	return ret;
 }
 
 int omnikv_space_promise(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, uint32_t timeout_ms)

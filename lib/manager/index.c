@@ -55,6 +55,7 @@ struct okv_index {
 	uint32_t			stride;		/* bytes of a record */
 	struct okv_index_allocator	mem;
 	bool				(*is_held)(void *opaque, const struct omnikv_extent *extent);
+	void				(*changed)(void *opaque, uint32_t ns, uint32_t id, bool is_there);
 	void				*opaque;
 	struct okv_index_head		*head;
 
@@ -694,6 +695,7 @@ static struct okv_index *index_new(const struct okv_index_config *config)
 	memset(ix, 0, sizeof(*ix));
 	ix->mem = config->allocator ? *config->allocator : default_mem;
 	ix->is_held = config->is_held;
+	ix->changed = config->changed;
 	ix->opaque = config->opaque;
 	ix->nr_groups = config->nr_groups;
 	ix->optional_groups = config->optional_groups;
@@ -1046,6 +1048,8 @@ static int insert(struct okv_index *ix, const struct okv_index_block *block, uin
 	ix->nr_entries++;
 	ix->nr_partial += is_partial;
 	*out = id;
+	if (ix->changed)
+		ix->changed(ix->opaque, block->ns, id, true);
 	return 0;
 }
 
@@ -1606,6 +1610,8 @@ static void unlist(struct okv_index *ix, uint32_t id)
 
 	if (!table_del(&ix->tab, tag, id) && ix->old.buckets)
 		table_del(&ix->old, tag, id);
+	if (ix->changed)
+		ix->changed(ix->opaque, okv_entry_ns(entry_of(ix, id)), id, false);
 }
 
 /* @id is a leaf without pins; its node has been taken out of the order, or will be. */

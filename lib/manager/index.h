@@ -63,6 +63,8 @@ struct okv_index_allocator {
  * @allocator:       NULL: aligned to 2 MiB and huge pages asked for where it pays
  * @is_held:         does anybody beside the index use this extent? Its block is passed over when blocks leave.
  *                   May be NULL
+ * @changed:         told of each block when it is found from now on, and (@is_there false) when it is not any more:
+ *                   the entry can be read at both times. It changes nothing in the index. May be NULL
  */
 struct okv_index_config {
 	uint32_t				nr_groups;
@@ -73,6 +75,7 @@ struct okv_index_config {
 	uint8_t					seed[OKV_INDEX_SEED_BYTES];
 	const struct okv_index_allocator	*allocator;
 	bool					(*is_held)(void *opaque, const struct omnikv_extent *extent);
+	void					(*changed)(void *opaque, uint32_t ns, uint32_t id, bool is_there);
 	void					*opaque;
 };
 

@@ -20,6 +20,7 @@
 #include "manager/retain.h"
 #include "manager/space.h"
 #include "manager/tier.h"
+#include "manager/tokens.h"
 #include "option.h"
 #include "provider.h"
 #include "sequence.h"
@@ -1053,9 +1054,16 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 				    (unsigned long long)(manager->nr_granules * manager->granule_bytes));
 		goto err_free;
 	}
+	if (config->flags & OMNIKV_MANAGER_F_TOKENS) {
+		ret = okv_tokens_create(manager, &manager->tokens);
+		if (ret == -EOPNOTSUPP)
+			okv_error_set(err, ret, "token ids are kept in a pool that lasts: a file, or one of omnikvd");
+		if (ret)
+			goto err_free;
+	}
 	ret = manager->pool->is_lasting ? okv_pool_catalog_open(manager, err) : okv_manager_clear(client);
 	if (ret)
-		goto err_free;
+		goto err_tokens;
 	if (config->spill) {
 		ret = okv_staging_init(manager, config, err);
 		if (!ret)
@@ -1077,6 +1085,8 @@ err_tier:
 	okv_tier_destroy(manager);
 err_catalog:
 	okv_pool_catalog_close(manager);
+err_tokens:
+	okv_tokens_destroy(manager->tokens);
 err_free:
 	okv_manager_free(manager);
 	return ret;
@@ -1099,6 +1109,9 @@ int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_mana
 		return okv_error_set(err, -EINVAL, "eviction: \"%.64s\" is unknown; \"lru\" is possible", full.eviction);
 	if (full.spill && full.spill_admit > OMNIKV_SPILL_ADMIT_SECOND)
 		return okv_error_set(err, -EINVAL, "spill_admit: %u is unknown", full.spill_admit);
+	if (full.flags & ~OMNIKV_MANAGER_F_ALL || full.reserved)
+		return okv_error_set(err, -EINVAL, "struct omnikv_manager_config: flags 0x%x, of which 0x%x are known", full.flags,
+				     OMNIKV_MANAGER_F_ALL);
 	/* A second one would take over what the first one is using. */
 	if (atomic_exchange(&client->is_managed, true))
 		return okv_error_set(err, -EBUSY, "the client has a manager; destroy that first, or open spaces in it");
@@ -1125,6 +1138,8 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 	for (shelf = manager->shelves; shelf; shelf = shelf->next)
 		assert(shelf->pins.next == &shelf->pins);
 	okv_pool_catalog_close(manager);
+	okv_tokens_destroy(manager->tokens);
+	manager->tokens = NULL;
 	okv_space_fini(manager);
 	while ((shelf = manager->shelves)) {
 		manager->shelves = shelf->next;

@@ -121,6 +121,8 @@ struct okv_seq_link {
 };
 
 struct okv_tier;
+struct okv_tokens;
+struct okv_watch;
 struct okv_imports;
 struct okv_pool_catalog;
 struct okv_retentions;
@@ -137,6 +139,8 @@ struct omnikv_manager {
 
 	struct okv_tier		*tier;		/* NULL: no spill store */
 	struct okv_pool_catalog	*catalog;	/* NULL: the index ends with this process */
+	struct okv_tokens	*tokens;	/* NULL: token ids are not kept */
+	struct okv_watch	*watch;		/* NULL: nobody wants to know what comes and goes; under @lock */
 	uint64_t		staging_granules;	/* stay free but for what comes back from the spill store */
 	uint64_t		staging_wait_ns;
 	uint64_t		pin_granules;	/* that pins can have; see retain.h */

@@ -16,6 +16,7 @@
 #include "error.h"
 #include "manager/catalog.h"
 #include "manager/import.h"
+#include "manager/watch.h"
 #include "option.h"
 
 /* Unused spaces are looked for when there are this many; costs a walk over all entries. */
@@ -104,6 +105,7 @@ static int okv_shelf_get(struct omnikv_manager *manager, const struct omnikv_pla
 		.block_tokens = OKV_BLOCK_FULL,
 		.hash_bits = manager->hash_bits,
 		.is_held = okv_victim_is_held,
+		.changed = okv_block_changed,
 		.opaque = manager,
 	};
 	struct okv_shelf *shelf;

@@ -37,6 +37,7 @@ static void check_request(uint32_t type, const void *payload)
 	const struct okv_wire_prefetch *prefetch = payload;
 	const struct okv_wire_retain *retain = payload;
 	const struct okv_wire_give *give = payload;
+	const struct okv_wire_tokens *tokens = payload;
 	uint64_t bytes = 0;
 
 	switch (type) {
@@ -74,6 +75,10 @@ static void check_request(uint32_t type, const void *payload)
 		break;
 	case OKV_WIRE_PREFETCH:
 		touch(prefetch + 1, prefetch->nr_keys * sizeof(struct omnikv_key));
+		break;
+	case OKV_WIRE_TOKENS:
+		must(tokens->nr_keys && tokens->nr_keys * tokens->block_tokens <= OKV_WIRE_TOKENS_MAX);
+		touch(tokens + 1, tokens->nr_keys * (sizeof(struct omnikv_key) + tokens->block_tokens * 4));
 		break;
 	}
 }

@@ -134,10 +134,16 @@ void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t 
 	open_on(world, spec, config);
 }
 
-void kv_world_open_pool(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *spec)
+void kv_world_open_pool_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *spec,
+			       const struct omnikv_manager_config *config)
 {
 	kv_world_plan(world, shape, block_tokens);
-	open_on(world, spec, NULL);
+	open_on(world, spec, config);
+}
+
+void kv_world_open_pool(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *spec)
+{
+	kv_world_open_pool_config(world, shape, block_tokens, spec, NULL);
 }
 
 void kv_world_leave(struct kv_world *world)

@@ -44,6 +44,9 @@ void kv_world_open_config(struct kv_world *world, enum kv_shape shape, uint32_t 
 			  const struct omnikv_manager_config *config);
 /** The same on the pool of @spec, which may hold what an earlier world left (kv_world_leave()). */
 void kv_world_open_pool(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *spec);
+/** The same with a manager's configuration of one's own. */
+void kv_world_open_pool_config(struct kv_world *world, enum kv_shape shape, uint32_t block_tokens, const char *spec,
+			       const struct omnikv_manager_config *config);
 /** Close everything and leave what is cached to whoever opens the pool again. Sequences are closed. */
 void kv_world_leave(struct kv_world *world);
 /** Another client of @base's pool, whose manager asks that of @base in this process. The authority is for tests to break. */

@@ -189,7 +189,8 @@ static int handle_space_open(struct okv_server *server, const struct okv_request
 	memset(opened, 0, sizeof(*opened));
 	opened->space = space_number(space, index);
 	opened->nr_groups = space->shelf->nr_groups;
-	opened->flags = daemon->spill ? OKV_SPACE_OPENED_F_TIER : 0;
+	opened->flags = (daemon->spill ? OKV_SPACE_OPENED_F_TIER : 0) |
+			(daemon->manager->tokens ? OKV_SPACE_OPENED_F_TOKENS : 0);
 	opened->root_off = okv_pool_catalog_root_off(space->manager);
 	memcpy(opened->identity, space->identity, sizeof(opened->identity));
 	memcpy(opened->notice, reply->err.text, sizeof(opened->notice));
@@ -498,6 +499,21 @@ static int handle_prefetch(struct okv_server *server, const struct okv_request *
 	return (int)omnikv_space_prefetch(space, keys, prefetch->nr_keys);
 }
 
+/* Before their blocks come: who publishes tells of the tokens first. */
+static int handle_tokens(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_tokens *tokens = req->payload;
+	const struct omnikv_key *keys = (const void *)(tokens + 1);
+	struct omnikv_space *space = space_of(server, req->peer, tokens->space);
+
+	(void)reply;
+	if (!space)
+		return -ENOENT;
+	if (tokens->block_tokens != space->plan->plan.block_tokens)
+		return -EINVAL;
+	return omnikv_space_note_tokens(space, keys, tokens->nr_keys, (const uint32_t *)(keys + tokens->nr_keys));
+}
+
 /* ---- retentions, sequences on their way -------------------------------------------------- */
 
 static int handle_retain(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
@@ -622,6 +638,7 @@ static int (*const handlers[])(struct okv_server *server, const struct okv_reque
 	[OKV_WIRE_GIVE - OKV_WIRE_MANAGER]		= handle_give,
 	[OKV_WIRE_TAKE - OKV_WIRE_MANAGER]		= handle_take,
 	[OKV_WIRE_TAKE_END - OKV_WIRE_MANAGER]		= handle_take_end,
+	[OKV_WIRE_TOKENS - OKV_WIRE_MANAGER]		= handle_tokens,
 };
 
 /* What all have in common: a manager, and a frame that is one. */
@@ -676,7 +693,7 @@ static const struct okv_frame frames[] = {
 	FRAME(OKV_WIRE_STATE), FRAME(OKV_WIRE_USE), FRAME(OKV_WIRE_DISTRUST), FRAME(OKV_WIRE_ADMIT),
 	FRAME(OKV_WIRE_RESET), FRAME(OKV_WIRE_EPOCH), FRAME(OKV_WIRE_STATS), FRAME(OKV_WIRE_PROMISE),
 	FRAME(OKV_WIRE_WAIT), FRAME(OKV_WIRE_JOIN), FRAME(OKV_WIRE_PREFETCH), FRAME(OKV_WIRE_RETAIN),
-	FRAME(OKV_WIRE_GIVE), FRAME(OKV_WIRE_TAKE), FRAME(OKV_WIRE_TAKE_END),
+	FRAME(OKV_WIRE_GIVE), FRAME(OKV_WIRE_TAKE), FRAME(OKV_WIRE_TAKE_END), FRAME(OKV_WIRE_TOKENS),
 };
 
 const struct okv_service okv_manager_service = {

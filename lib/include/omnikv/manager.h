@@ -37,6 +37,7 @@ enum omnikv_spill_admit {
  *               or private; 0: a 64th of the pool, at most 1 GiB; OMNIKV_STAGING_NONE: none. It helps where it holds a block
  * @pin_bytes:   that pins can have in sum (omnikv_space_retain()), at most a half of the pool; one client of a daemon gets at most
  *               a half of it; 0: a quarter of the pool; OMNIKV_PIN_NONE: nothing
+ * @flags:       OMNIKV_MANAGER_F_*
  */
 struct omnikv_manager_config {
 	size_t			size;
@@ -46,8 +47,13 @@ struct omnikv_manager_config {
 	uint32_t		staging_wait_ms;
 	uint64_t		staging_bytes;
 	uint64_t		pin_bytes;
+	uint32_t		flags;
+	uint32_t		reserved;
 };
 
+/** Keep the token ids of blocks (omnikv_space_note_tokens()), 4 bytes a token of the pool. Needs a pool that lasts. */
+#define OMNIKV_MANAGER_F_TOKENS	(1u << 0)
+#define OMNIKV_MANAGER_F_ALL	0x1u
 #define OMNIKV_PIN_NONE		UINT64_MAX
 #define OMNIKV_STAGING_NONE	UINT64_MAX
 
@@ -235,6 +241,19 @@ OMNIKV_API int omnikv_space_promise(struct omnikv_space *space, const struct omn
  * -EINVAL, -EOPNOTSUPP, -ENOTCONN. One thread of a process waits at a time.
  */
 OMNIKV_API int omnikv_space_wait(struct omnikv_space *space, const struct omnikv_key *key, uint32_t timeout_ms);
+
+/**
+ * omnikv_space_note_tokens() - what tokens these blocks stand for, for those that ask the manager's owner what is cached
+ * @keys:   [nr_keys] of full blocks, one behind the other
+ * @tokens: [nr_keys][T] token ids of these blocks, without those before them
+ *
+ * Before they are committed: then they are kept with the blocks, and come back with them after a restart. What is noted and not
+ * committed is forgotten in time. Where nobody keeps them (OMNIKV_MANAGER_F_TOKENS, omnikvd's setting "tokens") this does nothing.
+ *
+ * Return: 0, or -EINVAL, -ENOMEM (the pool has no room for them), -ENOTCONN, -ETIME.
+ */
+OMNIKV_API int omnikv_space_note_tokens(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+					const uint32_t *tokens);
 
 /**
  * struct omnikv_join - one rank's part of a block

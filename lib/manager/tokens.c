@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Token ids of blocks in META extents. See tokens.h.
+ *
+ * What waits for its block is in a ring, oldest first, and found by a hash of its key; whose slot is
+ * whose is an array a shelf, by entry. Free slots are a list for each size of block.
+ */
+#include "manager/tokens.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <omnikv/ring.h>
+
+#include "core/types.h"
+#include "crc32c.h"
+#include "failpoint.h"
+#include "manager/catalog.h"
+#include "manager/catalog_shared.h"
+#include "manager/index_shared.h"
+#include "manager/meta.h"
+#include "provider.h"
+
+#define CHUNK_BYTES	(256u << 10)
+#define BUCKETS		(1u << 12)
+#define NOT_PENDING	UINT32_MAX
+
+/* Free slots of one size. */
+struct sizes {
+	struct sizes	*next;
+	uint32_t	slot_tokens;
+	uint64_t	*free;		/* [nr_free] offsets; has room for [nr_slots] */
+	uint64_t	nr_free;
+	uint64_t	nr_slots;
+};
+
+/* @off 0: not used */
+struct pending {
+	uint64_t		off;
+	uint32_t		ns;
+	uint32_t		next;		/* of its bucket */
+	struct omnikv_key	key;
+	struct sizes		*sizes;
+};
+
+/* Slots by entry; 0: it has none. */
+struct owned {
+	uint64_t	*offs;
+	uint32_t	nr;
+};
+
+struct okv_tokens {
+	struct omnikv_manager	*manager;
+	struct sizes		*sizes;
+	struct owned		owned[OKV_CATALOG_SHELVES_MAX];
+	uint32_t		buckets[BUCKETS];
+	uint32_t		next;		/* place in the ring */
+	struct pending		ring[OKV_TOKENS_PENDING_MAX];
+};
+
+static struct okv_tokens_slot *slot_at(const struct okv_tokens *tokens, uint64_t off)
+{
+	return (struct okv_tokens_slot *)(tokens->manager->base + off);
+}
+
+static uint32_t slot_crc(const struct okv_tokens_slot *slot, const struct omnikv_key *key)
+{
+	uint32_t head = okv_crc32c(slot, offsetof(struct okv_tokens_slot, crc));
+	uint32_t ids = okv_crc32c(slot->ids, slot->nr_tokens * sizeof(slot->ids[0]));
+
+	head = omnikv_crc32c_combine(head, ids, slot->nr_tokens * sizeof(slot->ids[0]));
+	return omnikv_crc32c_combine(head, okv_crc32c(key, sizeof(*key)), sizeof(*key));
+}
+
+static uint32_t chunk_crc(const struct okv_tokens_chunk *chunk)
+{
+	return okv_crc32c(chunk, offsetof(struct okv_tokens_chunk, crc));
+}
+
+static size_t chunk_bytes(uint32_t nr_slots, uint32_t slot_tokens)
+{
+	return sizeof(struct okv_tokens_chunk) + nr_slots * okv_tokens_stride(slot_tokens);
+}
+
+/* ---- slots ---------------------------------------------------------------------------------- */
+
+static struct sizes *sizes_get(struct okv_tokens *tokens, uint32_t slot_tokens)
+{
+	struct sizes *sizes;
+
+	for (sizes = tokens->sizes; sizes; sizes = sizes->next)
+		if (sizes->slot_tokens == slot_tokens)
+			return sizes;
+	sizes = calloc(1, sizeof(*sizes));
+	if (!sizes)
+		return NULL;
+	sizes->slot_tokens = slot_tokens;
+	sizes->next = tokens->sizes;
+	tokens->sizes = sizes;
+	return sizes;
+}
+
+/* There is room for all slots that there are: a free one always has its place. */
+static int sizes_reserve(struct sizes *sizes, uint32_t more)
+{
+	uint64_t *free = realloc(sizes->free, (sizes->nr_slots + more) * sizeof(*free));
+
+	if (!free)
+		return -ENOMEM;
+	sizes->free = free;
+	sizes->nr_slots += more;
+	return 0;
+}
+
+static void slot_free(struct okv_tokens *tokens, struct sizes *sizes, uint64_t off)
+{
+	OKV_ORDERED_STORE(&slot_at(tokens, off)->entry, OKV_ENTRY_NONE);
+	sizes->free[sizes->nr_free++] = off;
+}
+
+static int chunk_add(struct okv_tokens *tokens, struct sizes *sizes)
+{
+	size_t stride = okv_tokens_stride(sizes->slot_tokens);
+	uint32_t nr = (uint32_t)((CHUNK_BYTES - sizeof(struct okv_tokens_chunk)) / stride);
+	uint64_t *head = okv_pool_catalog_tokens_off(tokens->manager), off;
+	struct okv_tokens_chunk *chunk;
+
+	if (!head)
+		return -ENOMEM;
+	chunk = okv_meta_alloc(okv_pool_catalog_meta(tokens->manager), chunk_bytes(nr, sizes->slot_tokens));
+	if (!chunk)
+		return -ENOMEM;
+	if (sizes_reserve(sizes, nr)) {
+		okv_meta_free(okv_pool_catalog_meta(tokens->manager), chunk, chunk_bytes(nr, sizes->slot_tokens));
+		return -ENOMEM;
+	}
+	off = (uint64_t)((unsigned char *)chunk - tokens->manager->base);
+	*chunk = (struct okv_tokens_chunk){
+		.magic = OKV_TOKENS_MAGIC, .next_off = *head, .nr_slots = nr, .slot_tokens = sizes->slot_tokens,
+	};
+	chunk->crc = chunk_crc(chunk);
+	for (uint32_t i = nr; i-- > 0;)
+		slot_free(tokens, sizes, off + sizeof(*chunk) + i * stride);
+	(void)OKV_FAILPOINT("tokens.chunk_filled");
+	OKV_ORDERED_STORE(head, off);
+	return 0;
+}
+
+/* ---- whose slot ----------------------------------------------------------------------------- */
+
+static uint64_t *owned_slot(const struct okv_tokens *tokens, const struct omnikv_space *space, uint32_t entry)
+{
+	const struct owned *owned = &tokens->owned[space->shelf->slot];
+
+	return entry < owned->nr ? &owned->offs[entry] : NULL;
+}
+
+static int owned_reserve(struct okv_tokens *tokens, const struct omnikv_space *space, uint32_t entry)
+{
+	struct owned *owned = &tokens->owned[space->shelf->slot];
+	uint32_t more = owned->nr ? owned->nr : 1024;
+	uint64_t *offs;
+
+	if (entry < owned->nr)
+		return 0;
+	while (more <= entry)
+		more = more > UINT32_MAX / 2 ? UINT32_MAX : 2 * more;
+	offs = realloc(owned->offs, more * sizeof(*offs));
+	if (!offs)
+		return -ENOMEM;
+	memset(offs + owned->nr, 0, (more - owned->nr) * sizeof(*offs));
+	owned->offs = offs;
+	owned->nr = more;
+	return 0;
+}
+
+/* The slot, which is filled, is this block's from now on. */
+static void slot_own(struct okv_tokens *tokens, const struct omnikv_space *space, uint32_t entry,
+		     const struct omnikv_key *key, struct sizes *sizes, uint64_t off)
+{
+	struct okv_tokens_slot *slot = slot_at(tokens, off);
+	uint64_t *owned;
+
+	if (owned_reserve(tokens, space, entry)) {
+		slot_free(tokens, sizes, off);
+		return;
+	}
+	owned = owned_slot(tokens, space, entry);
+	if (*owned) {
+		slot_free(tokens, sizes, off);
+		return;
+	}
+	*owned = off;
+	OKV_ORDERED_STORE(&slot->entry, entry);
+	(void)OKV_FAILPOINT("tokens.half_owned");
+	slot->crc = slot_crc(slot, key);
+}
+
+/* ---- what waits ----------------------------------------------------------------------------- */
+
+static uint32_t *bucket_of(struct okv_tokens *tokens, uint32_t ns, const struct omnikv_key *key)
+{
+	return &tokens->buckets[(okv_crc32c(key, sizeof(*key)) ^ ns) % BUCKETS];
+}
+
+/* Its place in the ring, or NOT_PENDING; out of its bucket in any case. */
+static uint32_t pending_take(struct okv_tokens *tokens, uint32_t ns, const struct omnikv_key *key)
+{
+	uint32_t *at = bucket_of(tokens, ns, key);
+
+	for (; *at != NOT_PENDING; at = &tokens->ring[*at].next) {
+		uint32_t i = *at;
+
+		if (tokens->ring[i].ns != ns || memcmp(&tokens->ring[i].key, key, sizeof(*key)))
+			continue;
+		*at = tokens->ring[i].next;
+		return i;
+	}
+	return NOT_PENDING;
+}
+
+static void pending_drop(struct okv_tokens *tokens, uint32_t i)
+{
+	struct pending *pending = &tokens->ring[i];
+
+	if (!pending->off)
+		return;
+	pending_take(tokens, pending->ns, &pending->key);
+	slot_free(tokens, pending->sizes, pending->off);
+	pending->off = 0;
+}
+
+static void pending_add(struct okv_tokens *tokens, uint32_t ns, const struct omnikv_key *key, struct sizes *sizes, uint64_t off)
+{
+	uint32_t i = pending_take(tokens, ns, key), *bucket;
+
+	if (i != NOT_PENDING) {
+		slot_free(tokens, tokens->ring[i].sizes, tokens->ring[i].off);
+	} else {
+		i = tokens->next;
+		tokens->next = (i + 1) % OKV_TOKENS_PENDING_MAX;
+		pending_drop(tokens, i);
+	}
+	bucket = bucket_of(tokens, ns, key);
+	tokens->ring[i] = (struct pending){ .off = off, .ns = ns, .key = *key, .sizes = sizes, .next = *bucket };
+	*bucket = i;
+}
+
+/* ---- the outside ---------------------------------------------------------------------------- */
+
+int okv_tokens_create(struct omnikv_manager *manager, struct okv_tokens **out)
+{
+	struct okv_tokens *tokens;
+
+	if (!manager->pool->is_lasting)
+		return -EOPNOTSUPP;
+	tokens = calloc(1, sizeof(*tokens));
+	if (!tokens)
+		return -ENOMEM;
+	tokens->manager = manager;
+	for (uint32_t i = 0; i < BUCKETS; i++)
+		tokens->buckets[i] = NOT_PENDING;
+	*out = tokens;
+	return 0;
+}
+
+void okv_tokens_destroy(struct okv_tokens *tokens)
+{
+	struct sizes *sizes;
+
+	if (!tokens)
+		return;
+	while ((sizes = tokens->sizes)) {
+		tokens->sizes = sizes->next;
+		free(sizes->free);
+		free(sizes);
+	}
+	for (uint32_t i = 0; i < OKV_CATALOG_SHELVES_MAX; i++)
+		free(tokens->owned[i].offs);
+	free(tokens);
+}
+
+int okv_tokens_note(struct okv_tokens *tokens, const struct omnikv_space *space, const struct omnikv_key *keys,
+		    size_t nr_keys, const uint32_t *ids)
+{
+	uint32_t nr_tokens = space->plan->plan.block_tokens;
+	struct okv_index *index = space->shelf->index;
+	struct sizes *sizes;
+
+	if (nr_tokens > OKV_TOKENS_BLOCK_MAX)
+		return 0;
+	sizes = sizes_get(tokens, nr_tokens);
+	if (!sizes)
+		return -ENOMEM;
+	for (size_t i = 0; i < nr_keys; i++, ids += nr_tokens) {
+		uint32_t entry = okv_index_find(index, space->id, &keys[i]);
+		const uint32_t *there;
+		struct okv_tokens_slot *slot;
+		uint64_t off;
+		int ret;
+
+		if (entry != OKV_ENTRY_NONE && okv_tokens_of(tokens, space, entry, &there))
+			continue;
+		ret = sizes->nr_free ? 0 : chunk_add(tokens, sizes);
+		if (ret)
+			return ret;
+		off = sizes->free[--sizes->nr_free];
+		slot = slot_at(tokens, off);
+		slot->ns = space->id;
+		slot->nr_tokens = nr_tokens;
+		memcpy(slot->ids, ids, nr_tokens * sizeof(*ids));
+		/* Making room may have evicted it. */
+		entry = okv_index_find(index, space->id, &keys[i]);
+		if (entry == OKV_ENTRY_NONE)
+			pending_add(tokens, space->id, &keys[i], sizes, off);
+		else
+			slot_own(tokens, space, entry, &keys[i], sizes, off);
+	}
+	return 0;
+}
+
+void okv_tokens_settle(struct okv_tokens *tokens, const struct omnikv_space *space, uint32_t entry)
+{
+	struct okv_index_info info;
+	uint32_t i;
+
+	if (okv_index_get(space->shelf->index, entry, &info) || info.is_partial)
+		return;
+	i = pending_take(tokens, space->id, &info.key);
+	if (i == NOT_PENDING)
+		return;
+	slot_own(tokens, space, entry, &info.key, tokens->ring[i].sizes, tokens->ring[i].off);
+	tokens->ring[i].off = 0;
+}
+
+void okv_tokens_end_space(struct okv_tokens *tokens, const struct omnikv_space *space)
+{
+	for (uint32_t i = 0; i < OKV_TOKENS_PENDING_MAX; i++)
+		if (tokens->ring[i].off && tokens->ring[i].ns == space->id)
+			pending_drop(tokens, i);
+}
+
+void okv_tokens_forget(struct okv_tokens *tokens, const struct omnikv_space *space, uint32_t entry)
+{
+	uint64_t *owned = owned_slot(tokens, space, entry);
+	struct sizes *sizes = owned && *owned ? sizes_get(tokens, space->plan->plan.block_tokens) : NULL;
+
+	if (!sizes)
+		return;
+	slot_free(tokens, sizes, *owned);
+	*owned = 0;
+}
+
+uint32_t okv_tokens_of(const struct okv_tokens *tokens, const struct omnikv_space *space, uint32_t entry,
+		       const uint32_t **ids)
+{
+	const uint64_t *owned = owned_slot(tokens, space, entry);
+
+	if (!owned || !*owned)
+		return 0;
+	*ids = slot_at(tokens, *owned)->ids;
+	return space->plan->plan.block_tokens;
+}
+
+/* ---- after a restart ------------------------------------------------------------------------ */
+
+/* The block that this slot's ids are of; NULL: none that there is. */
+static const struct omnikv_space *slot_space(const struct okv_tokens *tokens, const struct okv_tokens_slot *slot,
+					     uint32_t slot_tokens, struct okv_index_info *info)
+{
+	const struct omnikv_manager *manager = tokens->manager;
+	const struct omnikv_space *space = slot->ns < manager->nr_ids ? manager->space_of_id[slot->ns] : NULL;
+
+	if (!space || slot->nr_tokens != slot_tokens || space->plan->plan.block_tokens != slot_tokens ||
+	    okv_index_get(space->shelf->index, slot->entry, info) || info->ns != slot->ns || info->is_partial ||
+	    info->is_dropped)
+		return NULL;
+	return slot->crc == slot_crc(slot, &info->key) ? space : NULL;
+}
+
+static int chunk_load(struct okv_tokens *tokens, const struct okv_tokens_chunk *chunk, uint64_t off)
+{
+	size_t stride = okv_tokens_stride(chunk->slot_tokens);
+	struct sizes *sizes = sizes_get(tokens, chunk->slot_tokens);
+	int ret = sizes ? sizes_reserve(sizes, chunk->nr_slots) : -ENOMEM;
+
+	for (uint32_t i = 0; i < chunk->nr_slots && !ret; i++) {
+		uint64_t at = off + sizeof(*chunk) + i * stride;
+		const struct okv_tokens_slot *slot = slot_at(tokens, at);
+		const struct omnikv_space *space;
+		struct okv_index_info info;
+
+		space = slot->entry == OKV_ENTRY_NONE ? NULL : slot_space(tokens, slot, chunk->slot_tokens, &info);
+		ret = space ? owned_reserve(tokens, space, slot->entry) : 0;
+		if (!ret && space && !*owned_slot(tokens, space, slot->entry))
+			*owned_slot(tokens, space, slot->entry) = at;
+		else if (!ret)
+			slot_free(tokens, sizes, at);
+	}
+	return ret;
+}
+
+int okv_tokens_load(struct okv_tokens *tokens)
+{
+	struct okv_meta *meta = okv_pool_catalog_meta(tokens->manager);
+	uint64_t *at = okv_pool_catalog_tokens_off(tokens->manager);
+
+	/* A damaged link ends the list: what is behind it is swept. A circle cannot be claimed twice. */
+	while (at && *at) {
+		const struct okv_tokens_chunk *shared = okv_meta_peek(meta, *at, sizeof(*shared));
+		struct okv_tokens_chunk chunk;
+		uint64_t off = *at;
+		int ret;
+
+		if (shared)
+			chunk = *shared;
+		if (!shared || chunk.magic != OKV_TOKENS_MAGIC || chunk.crc != chunk_crc(&chunk) || !chunk.slot_tokens ||
+		    chunk.slot_tokens > OKV_TOKENS_BLOCK_MAX || chunk.nr_slots > CHUNK_BYTES ||
+		    !okv_meta_claim(meta, off, chunk_bytes(chunk.nr_slots, chunk.slot_tokens))) {
+			OKV_ORDERED_STORE(at, 0);
+			break;
+		}
+		ret = chunk_load(tokens, &chunk, off);
+		if (ret)
+			return ret;
+		at = &((struct okv_tokens_chunk *)(tokens->manager->base + off))->next_off;
+	}
+	return 0;
+}
