@@ -57,6 +57,9 @@ packages := liburing libisal libxxhash libcrypto jansson numa
 # Of omnikvd: its configuration file, and the service manager.
 daemon_packages := inih libsystemd
 test_packages := cmocka
+# Of omnikvd where they are there: it publishes KV events with them.
+events_packages := libzmq msgpack
+has_events := $(shell pkg-config --exists $(events_packages) 2>/dev/null && echo y)
 ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),all)),)
 missing := $(shell for p in $(packages) $(daemon_packages); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
 ifneq ($(missing),)
@@ -70,7 +73,7 @@ test_libs := $(shell pkg-config --libs $(test_packages) 2>/dev/null)
 # ---- flags -----------------------------------------------------------------------------------
 CFLAGS ?= $(opt) -g
 WERROR ?= -Werror
-cppflags := -D_GNU_SOURCE -Ilib/include -Iuapi -Ilib -I. $(CPPFLAGS)
+cppflags := -D_GNU_SOURCE -Ilib/include -Iuapi -Ilib -I. $(if $(has_events),-DOKV_HAVE_EVENTS) $(CPPFLAGS)
 cflags := -std=c11 -Wall -Wextra $(WERROR) -fPIC -fvisibility=hidden -pthread $(CFLAGS) $(san_flags) $(pkg_cflags)
 ldflags := -pthread -Wl,--as-needed $(san_flags) $(LDFLAGS)
 libs := $(pkg_libs) -ldl -lm
@@ -238,7 +241,7 @@ $(B)/bin/$(notdir $(1)): $(call obj,$(wildcard $(1)/*.c)) $(a)
 	$$(call link,$$(libs) $$(libs_$(notdir $(1))))
 endef
 # Of programs that need more than the library does. Tests link with the programs' files, so they need it too.
-libs_omnikvd := $(shell pkg-config --libs $(daemon_packages) 2>/dev/null)
+libs_omnikvd := $(shell pkg-config --libs $(daemon_packages) $(if $(has_events),$(events_packages)) 2>/dev/null)
 $(foreach d,$(tool_dirs),$(eval $(call tool_rule,$(d))))
 
 # Our objects' allocations pass through tests/harness/fault.c, which fails them on request.

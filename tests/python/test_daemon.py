@@ -17,10 +17,11 @@ OMNIKVD = os.path.join(os.environ.get("OMNIKV_BUILD") or os.path.join(TOP, "buil
 class Daemon:
     def __init__(self, where, pool="32M"):
         self.socket, self.pool = os.path.join(where, "omnikvd.sock"), pool
+        self.options = getattr(self, "options", [])
         self.start()
 
     def start(self):
-        self.child = subprocess.Popen([OMNIKVD, f"--pool={self.pool}", f"--socket={self.socket}"], stdin=subprocess.DEVNULL,
+        self.child = subprocess.Popen([OMNIKVD, f"--pool={self.pool}", f"--socket={self.socket}", *self.options], stdin=subprocess.DEVNULL,
                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for _ in range(200):
             try:

@@ -80,6 +80,26 @@ static int check_numa(const char *value, struct omnikv_error *err)
 			     value);
 }
 
+static int check_endpoint(const char *value, struct omnikv_error *err)
+{
+	if (!OKV_HAS_EVENTS)
+		return okv_error_set(err, -EOPNOTSUPP, "this omnikvd was built without libzmq and msgpack, which events need");
+	if ((!strncmp(value, "tcp://", 6) || !strncmp(value, "ipc://", 6)) && value[6])
+		return 0;
+	return okv_error_set(err, -EINVAL, "endpoint \"%.64s\": write tcp://ADDRESS:PORT or ipc://PATH", value);
+}
+
+static int check_topic(const char *value, struct omnikv_error *err)
+{
+	return strlen(value) <= 255 ? 0 : okv_error_set(err, -EINVAL, "%zu bytes are too long; 255 are possible", strlen(value));
+}
+
+static int check_encoding(const char *value, struct omnikv_error *err)
+{
+	return !strcmp(value, "map") || !strcmp(value, "array") ? 0 :
+	       okv_error_set(err, -EINVAL, "\"%.64s\" is neither map nor array", value);
+}
+
 static const struct okv_setting settings[] = {
 	{ "pool", OKV_SETTING_TEXT, false, AT(pool), 0, 0, "POOL",
 	  "SIZE, embedded:SIZE:FILE or kmod:NAME: the memory to manage", check_pool },
@@ -106,6 +126,16 @@ static const struct okv_setting settings[] = {
 	  "manage the pool here; no: one of the clients does (default yes)", NULL },
 	{ "hugetlb", OKV_SETTING_BOOL, false, AT(with_hugetlb), 0, 0, "yes|no",
 	  "take pages of the host's huge-page pool, where windows bind whole 2-MiB pages only (default no)", NULL },
+	{ "tokens", OKV_SETTING_BOOL, false, AT(with_tokens), 0, 0, "yes|no",
+	  "keep the token ids of blocks that clients tell, 4 bytes a token, for whoever reads events (default no)", NULL },
+	{ "events", OKV_SETTING_TEXT, false, AT(events), 0, 0, "ENDPOINT",
+	  "where to publish which blocks come and go, as tcp://127.0.0.1:5557 or ipc://PATH: vLLM's KV events", check_endpoint },
+	{ "events-replay", OKV_SETTING_TEXT, false, AT(events_replay), 0, 0, "ENDPOINT",
+	  "where subscribers ask for events that they missed", check_endpoint },
+	{ "events-topic", OKV_SETTING_TEXT, false, AT(events_topic), 0, 0, "TOPIC",
+	  "first frame of each event (default empty)", check_topic },
+	{ "events-encoding", OKV_SETTING_TEXT, false, AT(events_encoding), 0, 0, "map|array",
+	  "of events: map, or array for subscribers of before June 2026 (default map)", check_encoding },
 	{ "populate", OKV_SETTING_BOOL, false, AT(is_populated), 0, 0, "yes|no",
 	  "take all memory before serving (default yes)", NULL },
 };
@@ -258,6 +288,12 @@ int okv_config_check(const struct okv_daemon_config *config, struct omnikv_error
 	if (!config->with_manager && !strncmp(config->pool, "kmod:", 5))
 		return okv_error_set(err, -EINVAL, "pool %.64s: the module keeps it by itself; without a manager there is nothing to do",
 				     config->pool);
+	if ((config->events || config->with_tokens) && !config->with_manager)
+		return okv_error_set(err, -EINVAL, "--%s with --manager=no: who manages the pool knows of its blocks",
+				     config->events ? "events" : "tokens");
+	if (!config->events && (config->events_replay || config->events_topic || config->events_encoding))
+		return okv_error_set(err, -EINVAL, "--events-%s without --events: say where to publish",
+				     config->events_replay ? "replay" : config->events_topic ? "topic" : "encoding");
 	if (config->spill_bytes && !config->spill)
 		return okv_error_set(err, -EINVAL, "--spill-size without --spill: say where the spill store is");
 	if (config->spill && !config->spill_bytes && needs_spill_size(config->spill))

@@ -15,6 +15,13 @@
 
 #define OKV_PINS_DEFAULT	UINT64_MAX
 
+/** Are libzmq and msgpack there? */
+#ifdef OKV_HAVE_EVENTS
+#define OKV_HAS_EVENTS	true
+#else
+#define OKV_HAS_EVENTS	false
+#endif
+
 /**
  * struct okv_daemon_config - what the operator asked for
  * @pool:          as users type it
@@ -30,6 +37,8 @@
  * @with_manager:  the daemon manages the pool; else one of the clients does
  * @with_hugetlb:  pages of the host's huge-page pool may be taken
  * @is_populated:  pages are touched before clients are served
+ * @with_tokens:   token ids are kept beside the blocks
+ * @events, @events_replay, @events_topic, @events_encoding: struct okv_events_config; NULL: none, or the default
  */
 struct okv_daemon_config {
 	char		*pool;
@@ -37,6 +46,10 @@ struct okv_daemon_config {
 	char		*group;
 	char		*spill;
 	char		*numa;
+	char		*events;
+	char		*events_replay;
+	char		*events_topic;
+	char		*events_encoding;
 	uint64_t	spill_bytes;
 	uint64_t	granule_bytes;
 	uint64_t	reserve_bytes;
@@ -45,6 +58,7 @@ struct okv_daemon_config {
 	bool		with_manager;
 	bool		with_hugetlb;
 	bool		is_populated;
+	bool		with_tokens;
 };
 
 int okv_config_init(struct okv_daemon_config *config);

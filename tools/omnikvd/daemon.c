@@ -229,11 +229,36 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 	manager.spill = daemon->spill;
 	if (asked->pin_bytes != OKV_PINS_DEFAULT)
 		manager.pin_bytes = asked->pin_bytes ? asked->pin_bytes : OMNIKV_PIN_NONE;
+	manager.flags = asked->with_tokens ? OMNIKV_MANAGER_F_TOKENS : 0;
 	ret = omnikv_manager_create(daemon->client, &manager, &daemon->manager, err);
 	if (!ret && err->text[0])
 		notice(daemon, err->text);
 	if (!ret)
 		daemon->manager->asks_victims = daemon->spec.kind == OKV_PROVIDER_KMOD;
+	return ret;
+}
+
+static uint64_t events_tick(struct okv_server *server, uint64_t now_ns)
+{
+	return okv_events_tick(((struct okv_daemon *)okv_server_opaque(server))->events, now_ns);
+}
+
+static const struct okv_service events_service = { .tick = events_tick };
+
+static int begin_events(struct okv_daemon *daemon, struct omnikv_error *err)
+{
+	const struct okv_daemon_config *asked = &daemon->config;
+	const struct okv_events_config config = {
+		.endpoint = asked->events, .replay = asked->events_replay, .topic = asked->events_topic,
+		.encoding = asked->events_encoding && !strcmp(asked->events_encoding, "array") ? OKV_BATCH_ARRAY : OKV_BATCH_MAP,
+	};
+	int ret;
+
+	if (!asked->events)
+		return 0;
+	ret = okv_events_create(&config, daemon->server, daemon->manager, &daemon->events, err);
+	if (!ret)
+		okv_server_add(daemon->server, &events_service);
 	return ret;
 }
 
@@ -254,6 +279,9 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 		return okv_error_set(err, ret, "no memory for the server");
 	daemon->pool_service = okv_server_add(daemon->server, &okv_pool_service);
 	daemon->manager_service = okv_server_add(daemon->server, &okv_manager_service);
+	ret = begin_events(daemon, err);
+	if (ret)
+		return ret;
 	okv_server_wake(daemon->server, 0);
 	ret = okv_server_listen(daemon->server, daemon->listen_fd);
 	return ret ? okv_error_set(err, ret, "socket: %s", strerror(-ret)) : 0;
@@ -261,6 +289,8 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 
 void okv_daemon_close(struct okv_daemon *daemon)
 {
+	okv_events_destroy(daemon->events);
+	daemon->events = NULL;
 	okv_server_destroy(daemon->server);
 	daemon->server = NULL;
 	okv_manager_service_end();

@@ -12,6 +12,7 @@
 #include <omnikv/spill.h>
 
 #include "config.h"
+#include "events.h"
 #include "notify.h"
 #include "provider.h"
 #include "server.h"
@@ -30,6 +31,7 @@ struct okv_daemon {
 	struct omnikv_manager		*manager;
 	struct omnikv_spill		*spill;
 	struct okv_server		*server;
+	struct okv_events		*events;	/* NULL: none are published */
 	uint64_t			since_ns;
 	uint64_t			told_ns;	/* progress, last */
 	uint32_t			pool_service;

@@ -131,6 +131,7 @@ uint64_t omnikv_match_blocks(const struct omnikv_match *match);
 uint64_t omnikv_match_tokens(const struct omnikv_match *match);
 uint32_t omnikv_match_tail_tokens(const struct omnikv_match *match);
 void omnikv_match_put(struct omnikv_match *match);
+int omnikv_space_note_tokens(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, const uint32_t *tokens);
 int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens);
 int64_t omnikv_manager_flush(struct omnikv_manager *manager);
 int64_t omnikv_manager_reset(struct omnikv_manager *manager);

@@ -7,7 +7,7 @@ thread at a time.
 
 import errno
 import warnings
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple, Union
 
 from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
 from .buffer import Buffer
@@ -168,6 +168,18 @@ class Space(Handle):
         keys, out = as_keys(keys), ffi.new("struct omnikv_seq **")
         check(lib.omnikv_seq_open(self.pointer, keys._c, len(keys), as_tail(tail), out), "omnikv_seq_open")
         return Sequence(self, out[0])
+
+    def note_tokens(self, keys: KeysLike, tokens: Seq[int]) -> None:
+        """What tokens the blocks ``keys``, which are going to be committed, stand for: ``block_tokens`` a key, in order.
+
+        omnikvd keeps them with the blocks where its setting "tokens" says so, and tells subscribers of its events.
+        Elsewhere this does nothing.
+        """
+        keys = as_keys(keys)
+        if len(tokens) != len(keys) * self.plan.block_tokens:
+            raise InvalidError(errno.EINVAL, f"{len(tokens)} tokens for {len(keys)} blocks: {self.plan.block_tokens} a block are needed")
+        ids = ffi.new("uint32_t[]", tokens)
+        check(lib.omnikv_space_note_tokens(self.pointer, keys._c, len(keys), ids), "omnikv_space_note_tokens")
 
     def admit(self, nr_tokens: int) -> bool:
         """Would KV of ``nr_tokens`` more tokens fit now, counting what could be evicted? NoSpaceError: never in this pool."""

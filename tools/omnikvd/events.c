@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * KV events of the daemon's pool over ZeroMQ. See events.h.
+ *
+ * Events are gathered while requests are served, and sent once a turn of the loop or when a batch is full. The daemon's
+ * one thread enters; ZeroMQ has one of its own, which nothing of ours runs in.
+ */
+#include "events.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <syslog.h>
+#include <time.h>
+
+#include "error.h"
+#include "manager/tokens.h"
+#include "manager/watch.h"
+
+#ifdef OKV_HAVE_EVENTS
+#include <zmq.h>
+
+#define ID_BYTES_MAX	255u	/* of a peer, as ZeroMQ names it */
+#define REPLAY_STEP	64u	/* batches of one replay a turn, and requests read a turn */
+#define REPLAY_AGAIN_NS	(20 * UINT64_C(1000000))
+#define REPLAY_END_NS	(30 * UINT64_C(1000000000))
+
+struct batch {
+	void	*bytes;
+	size_t	nr_bytes;
+};
+
+/* Somebody who asked: the batches from @next on are still to be sent. @id_len 0: nobody. */
+struct replay {
+	unsigned char	id[ID_BYTES_MAX];
+	size_t		id_len;
+	uint64_t	next;
+	uint64_t	until_ns;	/* takes nothing for so long: given up */
+};
+
+struct okv_events {
+	struct okv_watch	watch;
+	struct omnikv_manager	*manager;
+	struct okv_server	*server;
+	struct okv_batch	*making;
+	char			topic[256];
+	void			*context;
+	void			*publish;
+	void			*replay;	/* NULL: none */
+	int			replay_fd;
+	uint64_t		first, next;	/* numbers: of the first batch that is kept, and of the one in the making */
+	size_t			kept_bytes;
+	struct replay		replays[OKV_REPLAYS_MAX];
+	struct batch		kept[OKV_EVENTS_KEPT_MAX];	/* by number; bytes NULL: lost for want of memory */
+};
+
+/* ---- batches -------------------------------------------------------------------------------- */
+
+static struct batch *kept(struct okv_events *events, uint64_t number)
+{
+	return &events->kept[number % OKV_EVENTS_KEPT_MAX];
+}
+
+static void drop_first(struct okv_events *events)
+{
+	struct batch *batch = kept(events, events->first++);
+
+	events->kept_bytes -= batch->nr_bytes;
+	free(batch->bytes);
+	*batch = (struct batch){ 0 };
+}
+
+static void put_number(unsigned char bytes[8], uint64_t number)
+{
+	for (int i = 0; i < 8; i++)
+		bytes[i] = (unsigned char)(number >> (56 - 8 * i));
+}
+
+static uint64_t get_number(const unsigned char bytes[8])
+{
+	uint64_t number = 0;
+
+	for (int i = 0; i < 8; i++)
+		number = number << 8 | bytes[i];
+	return number;
+}
+
+/* The batch in the making goes out. Where there is no memory for it, its number is missed by all who read. */
+static void send_batch(struct okv_events *events)
+{
+	struct batch batch = { 0 };
+	unsigned char number[8];
+	struct timespec now;
+
+	if (!okv_batch_nr(events->making))
+		return;
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (okv_batch_take(events->making, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec, &batch.bytes, &batch.nr_bytes))
+		okv_server_log(events->server, LOG_WARNING, "no memory for KV events: batch %llu is lost",
+			       (unsigned long long)events->next);
+	while (events->next - events->first >= OKV_EVENTS_KEPT_MAX ||
+	       (events->first < events->next && events->kept_bytes + batch.nr_bytes > OKV_EVENTS_KEPT_BYTES))
+		drop_first(events);
+	*kept(events, events->next) = batch;
+	events->kept_bytes += batch.nr_bytes;
+	put_number(number, events->next++);
+	if (!batch.bytes)
+		return;
+	/* A publisher drops what a slow subscriber does not take; nothing here waits. */
+	if (zmq_send(events->publish, events->topic, strlen(events->topic), ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0 &&
+	    zmq_send(events->publish, number, sizeof(number), ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0)
+		zmq_send(events->publish, batch.bytes, batch.nr_bytes, ZMQ_DONTWAIT);
+}
+
+/* Under the manager's lock. */
+static void changed(struct okv_watch *watch, const struct omnikv_space *space, uint32_t entry, bool is_there)
+{
+	struct okv_events *events = (struct okv_events *)watch;
+	struct okv_index *index = space->shelf->index;
+	struct okv_index_info info, up;
+	struct okv_batch_block block = { .block_tokens = space->plan->plan.block_tokens, .namespace_id = space->identity };
+
+	/* Tails are of no use to others: routers count in whole blocks. */
+	if (okv_index_get(index, entry, &info) || info.is_partial)
+		return;
+	if (okv_batch_is_full(events->making))
+		send_batch(events);
+	if (!okv_batch_nr(events->making))
+		okv_server_wake(events->server, 0);
+	if (!is_there) {
+		okv_batch_removed(events->making, &info.key, space->identity);
+		return;
+	}
+	block.key = &info.key;
+	if (info.parent != OKV_ENTRY_NONE && !okv_index_get(index, info.parent, &up))
+		block.parent = &up.key;
+	if (events->manager->tokens)
+		block.nr_tokens = okv_tokens_of(events->manager->tokens, space, entry, &block.tokens);
+	okv_batch_stored(events->making, &block);
+}
+
+/* ---- replay --------------------------------------------------------------------------------- */
+
+/* One message or nothing; the end mark has an empty topic. -EAGAIN: the peer takes nothing now; -EHOSTUNREACH: it has gone. */
+static int send_replay(struct okv_events *events, const struct replay *replay, const unsigned char number[8],
+		       const struct batch *batch)
+{
+	if (zmq_send(events->replay, replay->id, replay->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+		return -zmq_errno();
+	/* A message that has begun has its room. */
+	zmq_send(events->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+	zmq_send(events->replay, events->topic, batch->nr_bytes ? strlen(events->topic) : 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+	zmq_send(events->replay, number, 8, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+	zmq_send(events->replay, batch->bytes, batch->nr_bytes, ZMQ_DONTWAIT);
+	return 0;
+}
+
+/* Returns whether there is something left to be sent. */
+static bool replay_step(struct okv_events *events, struct replay *replay, uint64_t now_ns)
+{
+	static const unsigned char end[8] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff };
+	const struct batch nothing = { .bytes = "" };
+	unsigned char number[8];
+	int ret = 0;
+
+	for (uint32_t i = 0; i < REPLAY_STEP && !ret; i++) {
+		if (replay->next < events->first)
+			replay->next = events->first;
+		if (replay->next >= events->next) {
+			ret = send_replay(events, replay, end, &nothing);
+			if (!ret)
+				ret = -ESHUTDOWN;
+			break;
+		}
+		put_number(number, replay->next);
+		if (kept(events, replay->next)->bytes)
+			ret = send_replay(events, replay, number, kept(events, replay->next));
+		if (!ret) {
+			replay->next++;
+			replay->until_ns = now_ns + REPLAY_END_NS;
+		}
+	}
+	if (!ret || (ret == -EAGAIN && now_ns < replay->until_ns))
+		return true;
+	replay->id_len = 0;
+	return false;
+}
+
+/* One request: [peer, "", number]. Anything else is passed over. false: there is none. */
+static bool replay_read(struct okv_events *events, uint64_t now_ns)
+{
+	unsigned char frames[3][ID_BYTES_MAX + 1];
+	size_t lens[3] = { 0 };
+	uint32_t nr = 0;
+	int more = 1;
+
+	while (more) {
+		size_t size = sizeof(more);
+		zmq_msg_t msg;
+
+		zmq_msg_init(&msg);
+		if (zmq_msg_recv(&msg, events->replay, ZMQ_DONTWAIT) < 0) {
+			zmq_msg_close(&msg);
+			return false;
+		}
+		if (nr < 3 && zmq_msg_size(&msg) <= ID_BYTES_MAX) {
+			lens[nr] = zmq_msg_size(&msg);
+			memcpy(frames[nr], zmq_msg_data(&msg), lens[nr]);
+		} else {
+			nr = 3;
+		}
+		nr++;
+		zmq_msg_close(&msg);
+		if (zmq_getsockopt(events->replay, ZMQ_RCVMORE, &more, &size))
+			return false;
+	}
+	if (nr != 3 || !lens[0] || lens[1] || lens[2] != 8)
+		return true;
+	for (uint32_t i = 0; i < OKV_REPLAYS_MAX; i++) {
+		struct replay *replay = &events->replays[i];
+
+		if (replay->id_len)
+			continue;
+		memcpy(replay->id, frames[0], lens[0]);
+		replay->id_len = lens[0];
+		replay->next = get_number(frames[2]);
+		replay->until_ns = now_ns + REPLAY_END_NS;
+		break;
+	}
+	return true;
+}
+
+static void replay_ready(struct okv_server *server, int fd, void *opaque)
+{
+	int state = 0;
+	size_t size = sizeof(state);
+
+	(void)fd;
+	/* The descriptor says that something may have changed, until somebody looks. */
+	if (!zmq_getsockopt(((struct okv_events *)opaque)->replay, ZMQ_EVENTS, &state, &size) && (state & ZMQ_POLLIN))
+		okv_server_wake(server, 0);
+}
+
+uint64_t okv_events_tick(struct okv_events *events, uint64_t now_ns)
+{
+	uint64_t next_ns = UINT64_MAX;
+	uint32_t nr = 0;
+
+	send_batch(events);
+	if (!events->replay)
+		return next_ns;
+	while (nr < REPLAY_STEP && replay_read(events, now_ns))
+		nr++;
+	if (nr == REPLAY_STEP)
+		next_ns = now_ns;
+	for (uint32_t i = 0; i < OKV_REPLAYS_MAX; i++)
+		if (events->replays[i].id_len && replay_step(events, &events->replays[i], now_ns) && next_ns == UINT64_MAX)
+			next_ns = now_ns + REPLAY_AGAIN_NS;
+	return next_ns;
+}
+
+/* ---- beginning and end ---------------------------------------------------------------------- */
+
+static int set(void *socket, int option, int value)
+{
+	return zmq_setsockopt(socket, option, &value, sizeof(value)) ? -zmq_errno() : 0;
+}
+
+static int open_socket(struct okv_events *events, int type, const char *endpoint, void **socket, struct omnikv_error *err)
+{
+	int64_t most = 4096;	/* of what a peer may send: a subscription, a request */
+	int ret;
+
+	*socket = zmq_socket(events->context, type);
+	ret = *socket ? 0 : -zmq_errno();
+	if (!ret)
+		ret = set(*socket, ZMQ_SNDHWM, OKV_EVENTS_HWM);
+	if (!ret)
+		ret = set(*socket, ZMQ_LINGER, 1000);
+	if (!ret)
+		ret = set(*socket, ZMQ_IPV6, 1);
+	if (!ret && zmq_setsockopt(*socket, ZMQ_MAXMSGSIZE, &most, sizeof(most)))
+		ret = -zmq_errno();
+	/* Whoever has gone or takes nothing is told apart, instead of losing a part of a replay. */
+	if (!ret && type == ZMQ_ROUTER)
+		ret = set(*socket, ZMQ_ROUTER_MANDATORY, 1);
+	if (!ret && zmq_bind(*socket, endpoint))
+		ret = -zmq_errno();
+	return ret ? okv_error_set(err, ret, "events: %.100s: %s", endpoint, zmq_strerror(-ret)) : 0;
+}
+
+static int open_replay(struct okv_events *events, const char *endpoint, struct omnikv_error *err)
+{
+	size_t size = sizeof(events->replay_fd);
+	int ret;
+
+	ret = open_socket(events, ZMQ_ROUTER, endpoint, &events->replay, err);
+	if (ret)
+		return ret;
+	if (zmq_getsockopt(events->replay, ZMQ_FD, &events->replay_fd, &size))
+		return okv_error_set(err, -zmq_errno(), "events: %.100s: %s", endpoint, zmq_strerror(zmq_errno()));
+	return okv_server_watch(events->server, events->replay_fd, replay_ready, events);
+}
+
+int okv_events_create(const struct okv_events_config *config, struct okv_server *server, struct omnikv_manager *manager,
+		      struct okv_events **out, struct omnikv_error *err)
+{
+	struct okv_events *events = calloc(1, sizeof(*events));
+	int ret;
+
+	if (!events)
+		return okv_error_set(err, -ENOMEM, "no memory for events");
+	events->watch.changed = changed;
+	events->manager = manager;
+	events->server = server;
+	events->replay_fd = -1;
+	if (config->topic)
+		strncpy(events->topic, config->topic, sizeof(events->topic) - 1);
+	events->making = okv_batch_create(config->encoding);
+	events->context = zmq_ctx_new();
+	ret = events->making && events->context ? 0 : okv_error_set(err, -ENOMEM, "no memory for events");
+	if (!ret)
+		ret = open_socket(events, ZMQ_PUB, config->endpoint, &events->publish, err);
+	if (!ret && config->replay)
+		ret = open_replay(events, config->replay, err);
+	if (!ret)
+		ret = okv_batch_cleared(events->making);
+	if (!ret)
+		ret = okv_manager_watch(manager, &events->watch);
+	if (ret) {
+		okv_events_destroy(events);
+		return ret;
+	}
+	okv_server_wake(server, 0);
+	*out = events;
+	return 0;
+}
+
+void okv_events_destroy(struct okv_events *events)
+{
+	if (!events)
+		return;
+	if (events->manager->watch == &events->watch)
+		okv_manager_watch(events->manager, NULL);
+	if (events->publish)
+		send_batch(events);
+	if (events->replay_fd >= 0)
+		okv_server_unwatch(events->server, events->replay_fd);
+	if (events->replay)
+		zmq_close(events->replay);
+	if (events->publish)
+		zmq_close(events->publish);
+	if (events->context)
+		zmq_ctx_term(events->context);
+	while (events->first < events->next)
+		drop_first(events);
+	okv_batch_destroy(events->making);
+	free(events);
+}
+
+#else /* without libzmq and msgpack */
+
+int okv_events_create(const struct okv_events_config *config, struct okv_server *server, struct omnikv_manager *manager,
+		      struct okv_events **out, struct omnikv_error *err)
+{
+	(void)config;
+	(void)server;
+	(void)manager;
+	(void)out;
+	return okv_error_set(err, -EOPNOTSUPP, "this omnikvd was built without libzmq and msgpack, which events need");
+}
+
+void okv_events_destroy(struct okv_events *events)
+{
+	(void)events;
+}
+
+uint64_t okv_events_tick(struct okv_events *events, uint64_t now_ns)
+{
+	(void)events;
+	(void)now_ns;
+	return UINT64_MAX;
+}
+#endif
