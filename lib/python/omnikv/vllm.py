@@ -53,6 +53,7 @@ _OPTIONS: Dict[str, Tuple[Any, str]] = {
     "deadline_ms": (500, "milliseconds that a call may take, 10 to 60000"),
     "verify": (True, "true or false: check the sum of each block that is loaded"),
     "save_decode": (True, "true or false: save what was generated, and not prompts alone"),
+    "tokens": (False, "true or false: tell omnikvd the token ids of what is saved, for its events"),
 }
 _RETRY_S = 2.0           # between attempts to reach the manager
 _PAUSE_S = 2.0           # without omnikv after a deadline has passed
@@ -102,10 +103,12 @@ class OmniKVHandshake(KVConnectorHandshakeMetadata):
 
 @dataclass
 class _Transfer:
-    """Blocks of one request, from its start: ``keys`` and the engine's ``slots``, one each; to load from ``first`` on."""
+    """Blocks of one request, from its start: ``keys`` and the engine's ``slots``, one each; to load from ``first`` on. Of what
+    is to be saved, the token ids of the blocks from ``first`` on, where they are asked for."""
     keys: List[bytes]
     slots: List[int]
     first: int = 0
+    tokens: List[int] = field(default_factory=list)
 
 
 @dataclass
@@ -487,18 +490,25 @@ class _Scheduler:
             full = min(full, tracked.request.num_prompt_tokens // self._block_tokens)
         if full > tracked.saved:
             keys = self._keys(tracked.request, full)
-            meta.saves.append(_Transfer(keys, tracked.slots[:full]))
+            tokens: List[int] = []
+            if self._options["tokens"] and self._is_plain(tracked.request):
+                tokens = list(tracked.request.all_token_ids[tracked.saved * self._block_tokens:full * self._block_tokens])
+            meta.saves.append(_Transfer(keys, tracked.slots[:full], tracked.saved, tokens))
             if self._has_events:
                 self._note(tracked.request, keys, tracked.saved, full)
             tracked.saved = full
+
+    @staticmethod
+    def _is_plain(request: Any) -> bool:
+        """Do its tokens make its hashes? Else consumers know such blocks by vLLM's own events."""
+        return not (getattr(request, "mm_features", None) or getattr(request, "cache_salt", None) or
+                    getattr(request, "lora_request", None) or getattr(request, "prompt_embeds", None) is not None)
 
     def _note(self, request: Any, keys: List[bytes], begin: int, end: int) -> None:
         """What the events of blocks [begin, end) will say, should the workers bring them to the pool."""
         tokens, size = request.all_token_ids, self._block_tokens
         lora = getattr(getattr(request, "lora_request", None), "lora_name", None)
-        # With these, tokens alone do not make the hash: consumers know such blocks by vLLM's own events.
-        is_plain = not (getattr(request, "mm_features", None) or getattr(request, "cache_salt", None) or
-                        getattr(request, "prompt_embeds", None) is not None)
+        is_plain = self._is_plain(request)
         for i in range(begin, end):
             self._unpublished[keys[i]] = {"parent": keys[i - 1] if i else None, "lora_name": lora,
                                           "token_ids": list(tokens[i * size:(i + 1) * size]) if is_plain else []}
@@ -653,6 +663,9 @@ class _Worker:
     def _save(self, meta: OmniKVMetadata, transfer: _Transfer, job: Job) -> None:
         mover, space = self._prepare(meta)
         try:
+            if transfer.tokens:
+                # Before the blocks: then they are there when the daemon tells of them.
+                space.note_tokens(transfer.keys[transfer.first:], transfer.tokens)
             new = mover.save(space, Keys(transfer.keys), transfer.slots, job)
         except OmniKVError as error:
             if not job.is_over:
