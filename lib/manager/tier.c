@@ -619,6 +619,7 @@ static bool promote(struct okv_promotion *pro, struct okv_promoted *promoted)
 	promote_alloc(pro);
 	if (!pro->nr_gets)
 		return false;
+	(void)OKV_FAILPOINT("tier.fetch");
 	ret = okv_store_get(manager->tier->spill->store, pro->gets, pro->nr_gets);
 	if (ret == -ETIME) {
 		keep_stuck(manager, pro->extents, pro->nr_gets * nr_groups);
@@ -635,6 +636,28 @@ static bool promote(struct okv_promotion *pro, struct okv_promoted *promoted)
 		okv_visit_leave(&visit);
 	}
 	return promote_publish(pro, nr_good, promoted) == nr_found && !pro->is_tail_done;
+}
+
+bool okv_tier_has_more(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		       const struct omnikv_key *tail)
+{
+	struct okv_index_hit hit = { 0 };
+	const struct omnikv_key *next;
+	struct okv_visit visit;
+	uint8_t ns[32];
+
+	if (!space->manager->tier || !okv_keys_are_valid(keys, nr_keys, tail))
+		return false;
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	name_in(space->manager->tier->era, space, ns);
+	if (nr_keys)
+		okv_index_match(space->shelf->index, space->id, keys, nr_keys, space->match_flags, &hit);
+	next = hit.nr_blocks < nr_keys ? &keys[hit.nr_blocks] : tail;
+	if (next == tail && tail && okv_index_find(space->shelf->index, space->id, tail) != OKV_ENTRY_NONE)
+		next = NULL;
+	okv_visit_leave(&visit);
+	return next && okv_store_find(space->manager->tier->spill->store, ns, next, NULL);
 }
 
 void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,

@@ -53,6 +53,9 @@ struct okv_promoted {
  */
 void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		      const struct omnikv_key *tail, struct okv_promoted *promoted);
+/** Has the store what comes next behind the blocks in memory? Never waits for the disk. */
+bool okv_tier_has_more(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		       const struct omnikv_key *tail);
 /** Count what of it the lookup then hit, and return how much. Inside a visit. */
 uint64_t okv_tier_settle(struct okv_visit *visit, const struct okv_promoted *promoted, uint64_t nr_hit);
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT */
+// SPDX-License-Identifier: MIT
 /*
  * Eras of a spill store: what was written in an earlier one is not found any more.
  *

@@ -283,12 +283,17 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 	if (ret)
 		return ret;
 	okv_server_wake(daemon->server, 0);
+	ret = daemon->spill ? okv_errands_create(daemon->server, &daemon->errands) : 0;
+	if (ret)
+		return okv_error_set(err, ret, "no thread for the spill store: %s", strerror(-ret));
 	ret = okv_server_listen(daemon->server, daemon->listen_fd);
 	return ret ? okv_error_set(err, ret, "socket: %s", strerror(-ret)) : 0;
 }
 
 void okv_daemon_close(struct okv_daemon *daemon)
 {
+	okv_errands_destroy(daemon->errands);
+	daemon->errands = NULL;
 	okv_events_destroy(daemon->events);
 	daemon->events = NULL;
 	okv_server_destroy(daemon->server);

@@ -3,7 +3,7 @@
  * omnikvd's state: its pool, its manager, and the services that serve clients with them.
  *
  * Owns the order of starting and ending. The loop is server.c's; what requests mean is a service's
- * (service_pool.c: pools and extents). One thread.
+ * (service_pool.c: pools and extents). One thread, but for what waits for a disk (errands.h).
  */
 #ifndef OKV_DAEMON_H
 #define OKV_DAEMON_H
@@ -12,6 +12,7 @@
 #include <omnikv/spill.h>
 
 #include "config.h"
+#include "errands.h"
 #include "events.h"
 #include "notify.h"
 #include "provider.h"
@@ -21,6 +22,7 @@
  * struct okv_daemon
  * @manager, @client: NULL where another process manages the pool
  * @pool_service, @manager_service: numbers of the services, for peer->data
+ * @errands:          NULL where there is no disk to wait for
  * @listen_fd:        -1 at first, or as the service manager passed it
  */
 struct okv_daemon {
@@ -31,6 +33,7 @@ struct okv_daemon {
 	struct omnikv_manager		*manager;
 	struct omnikv_spill		*spill;
 	struct okv_server		*server;
+	struct okv_errands		*errands;
 	struct okv_events		*events;	/* NULL: none are published */
 	uint64_t			since_ns;
 	uint64_t			told_ns;	/* progress, last */

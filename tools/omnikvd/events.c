@@ -2,12 +2,13 @@
 /*
  * KV events of the daemon's pool over ZeroMQ. See events.h.
  *
- * Events are gathered while requests are served, and sent once a turn of the loop or when a batch is full. The daemon's
- * one thread enters; ZeroMQ has one of its own, which nothing of ours runs in.
+ * Events are gathered while requests are served, and sent once a turn of the loop or when a batch is full. Besides the
+ * loop the thread of errands tells of changes; ZeroMQ has one of its own, which nothing of ours runs in.
  */
 #include "events.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <syslog.h>
@@ -42,6 +43,8 @@ struct okv_events {
 	struct okv_watch	watch;
 	struct omnikv_manager	*manager;
 	struct okv_server	*server;
+	/* Innermost: taken under the manager's. Guards all below but what belongs to replays. */
+	pthread_mutex_t		lock;
 	struct okv_batch	*making;
 	char			topic[256];
 	void			*context;
@@ -123,13 +126,14 @@ static void changed(struct okv_watch *watch, const struct omnikv_space *space, u
 	/* Tails are of no use to others: routers count in whole blocks. */
 	if (okv_index_get(index, entry, &info) || info.is_partial)
 		return;
+	pthread_mutex_lock(&events->lock);
 	if (okv_batch_is_full(events->making))
 		send_batch(events);
 	if (!okv_batch_nr(events->making))
 		okv_server_wake(events->server, 0);
 	if (!is_there) {
 		okv_batch_removed(events->making, &info.key, space->identity);
-		return;
+		goto out;
 	}
 	block.key = &info.key;
 	if (info.parent != OKV_ENTRY_NONE && !okv_index_get(index, info.parent, &up))
@@ -137,6 +141,8 @@ static void changed(struct okv_watch *watch, const struct omnikv_space *space, u
 	if (events->manager->tokens)
 		block.nr_tokens = okv_tokens_of(events->manager->tokens, space, entry, &block.tokens);
 	okv_batch_stored(events->making, &block);
+out:
+	pthread_mutex_unlock(&events->lock);
 }
 
 /* ---- replay --------------------------------------------------------------------------------- */
@@ -246,16 +252,16 @@ uint64_t okv_events_tick(struct okv_events *events, uint64_t now_ns)
 	uint64_t next_ns = UINT64_MAX;
 	uint32_t nr = 0;
 
+	pthread_mutex_lock(&events->lock);
 	send_batch(events);
-	if (!events->replay)
-		return next_ns;
-	while (nr < REPLAY_STEP && replay_read(events, now_ns))
+	while (events->replay && nr < REPLAY_STEP && replay_read(events, now_ns))
 		nr++;
 	if (nr == REPLAY_STEP)
 		next_ns = now_ns;
 	for (uint32_t i = 0; i < OKV_REPLAYS_MAX; i++)
 		if (events->replays[i].id_len && replay_step(events, &events->replays[i], now_ns) && next_ns == UINT64_MAX)
 			next_ns = now_ns + REPLAY_AGAIN_NS;
+	pthread_mutex_unlock(&events->lock);
 	return next_ns;
 }
 
@@ -314,6 +320,7 @@ int okv_events_create(const struct okv_events_config *config, struct okv_server 
 	events->manager = manager;
 	events->server = server;
 	events->replay_fd = -1;
+	pthread_mutex_init(&events->lock, NULL);
 	if (config->topic)
 		strncpy(events->topic, config->topic, sizeof(events->topic) - 1);
 	events->making = okv_batch_create(config->encoding);
@@ -355,6 +362,7 @@ void okv_events_destroy(struct okv_events *events)
 	while (events->first < events->next)
 		drop_first(events);
 	okv_batch_destroy(events->making);
+	pthread_mutex_destroy(&events->lock);
 	free(events);
 }
 

@@ -4,7 +4,7 @@
  *
  * Owns the sockets of ZeroMQ, the numbers of batches, and the last of them for replay. What is told is the manager's
  * (lib/manager/watch.h); the bytes are event_batch.c's. No call waits for a subscriber: what one does not take in time it
- * misses, sees the gap in the numbers, and asks for. The daemon's one thread enters.
+ * misses, sees the gap in the numbers, and asks for. The daemon's loop enters; changes come from any thread.
  *
  *	PUB     [topic, number, batch]                            number: 8 bytes, big endian, from 0 with each start
  *	ROUTER  ["", number] ---> ["", topic, number, batch]... ["", "", -1, ""]    those from that number on that are still there

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +66,7 @@ struct okv_server {
 	struct okv_peer			*peers;
 	uint32_t			nr_peers;
 	uint64_t			last_number;
-	uint64_t			wake_ns;
+	_Atomic uint64_t		wake_ns;
 	uint64_t			accept_again_ns;	/* accepting rests until then; UINT64_MAX: for a free place */
 	bool				is_resting;
 	bool				is_stopping;
@@ -686,7 +687,7 @@ static uint64_t look_at_clock(struct okv_server *server)
 		}
 	}
 	if (server->wake_ns <= now) {
-		server->wake_ns = UINT64_MAX;
+		atomic_store(&server->wake_ns, UINT64_MAX);
 		for (i = 0; i < server->nr_services; i++) {
 			if (!server->services[i]->tick)
 				continue;
@@ -698,7 +699,8 @@ static uint64_t look_at_clock(struct okv_server *server)
 		listen_rest(server, false);
 	else if (server->is_resting && server->accept_again_ns < next)
 		next = server->accept_again_ns;
-	return server->wake_ns < next ? server->wake_ns : next;
+	at = atomic_load(&server->wake_ns);
+	return at < next ? at : next;
 }
 
 int okv_server_turn(struct okv_server *server, int timeout_ms)
@@ -773,8 +775,10 @@ void okv_server_stop(struct okv_server *server)
 
 void okv_server_wake(struct okv_server *server, uint64_t at_ns)
 {
-	if (at_ns < server->wake_ns)
-		server->wake_ns = at_ns;
+	uint64_t before = atomic_load(&server->wake_ns);
+
+	while (at_ns < before && !atomic_compare_exchange_weak(&server->wake_ns, &before, at_ns))
+		;
 }
 
 void *okv_server_opaque(struct okv_server *server)

@@ -170,7 +170,7 @@ int okv_server_run(struct okv_server *server);
 void okv_server_stop(struct okv_server *server);
 /** One turn of at most @timeout_ms. */
 int okv_server_turn(struct okv_server *server, int timeout_ms);
-/** All ticks are called at @at_ns at the latest. */
+/** All ticks are called at @at_ns at the latest. Any thread; what another one sets is seen at the next turn. */
 void okv_server_wake(struct okv_server *server, uint64_t at_ns);
 void *okv_server_opaque(struct okv_server *server);
 struct okv_peer *okv_server_peers(struct okv_server *server);

@@ -5,7 +5,7 @@
  * What a request does to the manager is lib/manager/session.c's; here is which namespaces a connection
  * has open, and who waits for what. A connection publishes as the pool's client that it is (service_pool.c);
  * promises and waits may come over another connection of the same process. Everything is checked
- * before it reaches the manager. The daemon's one thread enters.
+ * before it reaches the manager. The daemon's loop enters; what waits for the disk is an errand (errands.h).
  */
 #include <errno.h>
 #include <limits.h>
@@ -220,31 +220,25 @@ static void name_of(const struct omnikv_space *space, const struct omnikv_key *k
 
 /* ---- lookups ---------------------------------------------------------------------------- */
 
-static int handle_find(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+/* What memory has of it by now. The client leases what it is told, and asks again where that is gone by then. */
+static int find_now(struct omnikv_space *space, const struct okv_wire_find *find, const struct omnikv_key *keys,
+		    const struct okv_promoted *promoted, void *payload, uint32_t *length)
 {
-	const struct okv_wire_find *find = req->payload;
-	const struct omnikv_key *keys = (const void *)(find + 1);
 	const struct omnikv_key *tail = find->has_tail ? &keys[find->nr_keys] : NULL;
-	struct omnikv_space *space = space_of(server, req->peer, find->space);
-	struct okv_wire_found *out = reply->payload;
-	struct okv_promoted promoted;
+	struct okv_wire_found *out = payload;
 	struct okv_found *found;
 	struct okv_visit visit;
 	unsigned char *item;
 	uint32_t nr;
 	int ret;
 
-	if (!space)
-		return -ENOENT;
 	found = malloc(sizeof(*found));
 	if (!found)
 		return -ENOMEM;
-	okv_tier_promote(space, keys, find->nr_keys, tail, &promoted);
-	/* The client leases what it is told, and asks again where that is gone by then. */
 	ret = okv_session_find(space, NULL, keys, find->nr_keys, tail, find->first, find->flags, found);
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
-	okv_tier_settle(&visit, &promoted, ret ? 0 : found->nr_hit);
+	okv_tier_settle(&visit, promoted, ret ? 0 : found->nr_hit);
 	okv_visit_leave(&visit);
 	if (!ret) {
 		nr = found->nr * space->shelf->nr_groups;
@@ -254,10 +248,95 @@ static int handle_find(struct okv_server *server, const struct okv_request *req,
 		item = (unsigned char *)(out + 1);
 		memcpy(item, found->extents, nr * sizeof(found->extents[0]));
 		memcpy(item + nr * sizeof(found->extents[0]), found->crcs, nr * sizeof(found->crcs[0]));
-		reply->length = sizeof(*out) + nr * (sizeof(found->extents[0]) + sizeof(found->crcs[0]));
+		*length = sizeof(*out) + nr * (sizeof(found->extents[0]) + sizeof(found->crcs[0]));
 	}
 	free(found);
 	return ret;
+}
+
+/* What the spill store has of a prefix comes back: for FIND, which is then answered, and for PREFETCH. */
+struct fetch_errand {
+	struct okv_errand	errand;
+	struct omnikv_space	*space;		/* open */
+	struct okv_wire_find	find;
+	struct okv_promoted	promoted;
+	int64_t			ret;
+	struct omnikv_key	keys[];		/* [find.nr_keys], and the tail */
+};
+
+static void fetch_run(struct okv_errand *errand)
+{
+	struct fetch_errand *fetch = (struct fetch_errand *)errand;
+	const struct omnikv_key *tail = fetch->find.has_tail ? &fetch->keys[fetch->find.nr_keys] : NULL;
+
+	if (errand->type == OKV_WIRE_PREFETCH)
+		fetch->ret = omnikv_space_prefetch(fetch->space, fetch->keys, fetch->find.nr_keys);
+	else
+		okv_tier_promote(fetch->space, fetch->keys, fetch->find.nr_keys, tail, &fetch->promoted);
+}
+
+static void fetch_done(struct okv_errand *errand, struct okv_peer *peer)
+{
+	struct fetch_errand *fetch = (struct fetch_errand *)errand;
+	void *payload = NULL;
+	uint32_t length = 0;
+
+	if (peer && errand->type == OKV_WIRE_FIND) {
+		payload = malloc(OKV_WIRE_PAYLOAD_MAX);
+		fetch->ret = payload ? find_now(fetch->space, &fetch->find, fetch->keys, &fetch->promoted, payload, &length) :
+				       -ENOMEM;
+	}
+	if (peer)
+		okv_peer_reply(peer, errand->type, errand->id, (int32_t)fetch->ret, payload, length, NULL, 0);
+	free(payload);
+	omnikv_space_close(fetch->space);
+	free(fetch);
+}
+
+/* OKV_REPLY_LATER; or an error, and what memory has is to do. */
+static int fetch_later(struct okv_daemon *daemon, const struct okv_request *req, struct omnikv_space *space,
+		       const struct okv_wire_find *find, const struct omnikv_key *keys)
+{
+	uint32_t nr_keys = find->nr_keys + (find->has_tail != 0);
+	struct fetch_errand *fetch;
+	struct okv_visit visit;
+	int ret;
+
+	fetch = calloc(1, sizeof(*fetch) + nr_keys * sizeof(*keys));
+	if (!fetch)
+		return -ENOMEM;
+	okv_errand_init(&fetch->errand, req);
+	fetch->errand.run = fetch_run;
+	fetch->errand.done = fetch_done;
+	fetch->space = space;
+	fetch->find = *find;
+	memcpy(fetch->keys, keys, nr_keys * sizeof(*keys));
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	okv_space_get_locked(space);
+	okv_visit_leave(&visit);
+	ret = okv_errands_add(daemon->errands, &fetch->errand);
+	if (ret) {
+		omnikv_space_close(space);
+		free(fetch);
+	}
+	return ret ? ret : OKV_REPLY_LATER;
+}
+
+static int handle_find(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	const struct okv_wire_find *find = req->payload;
+	const struct omnikv_key *keys = (const void *)(find + 1);
+	const struct omnikv_key *tail = find->has_tail ? &keys[find->nr_keys] : NULL;
+	struct omnikv_space *space = space_of(server, req->peer, find->space);
+	const struct okv_promoted none = { 0 };
+
+	if (!space)
+		return -ENOENT;
+	if (daemon_of(server)->errands && okv_tier_has_more(space, keys, find->nr_keys, tail) &&
+	    fetch_later(daemon_of(server), req, space, find, keys) == OKV_REPLY_LATER)
+		return OKV_REPLY_LATER;
+	return find_now(space, find, keys, &none, reply->payload, &reply->length);
 }
 
 static int handle_use(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
@@ -469,21 +548,66 @@ static int handle_join(struct okv_server *server, const struct okv_request *req,
 	return ret;
 }
 
-static int handle_epoch(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+/* Parts that wait are of the epoch that ends: what comes for the same blocks now is not theirs. */
+static void end_joins(void)
 {
-	struct okv_wire_epoch *epoch = reply->payload;
-	int64_t ret;
-
-	(void)req;
-	/* Parts that wait are of the epoch that ends: what comes for the same blocks now is not theirs. */
 	okv_joins_destroy(joins);
 	joins = NULL;
-	ret = omnikv_manager_raise_epoch(daemon_of(server)->manager);
-	if (ret < 0)
-		return (int)ret;
-	epoch->epoch = ret;
-	reply->length = sizeof(*epoch);
-	return 0;
+}
+
+/* The spill store notes the epoch before memory forgets what it has. */
+struct epoch_errand {
+	struct okv_errand	errand;
+	struct omnikv_manager	*manager;
+	int64_t			ret;
+};
+
+static void epoch_run(struct okv_errand *errand)
+{
+	struct epoch_errand *epoch = (struct epoch_errand *)errand;
+
+	epoch->ret = omnikv_manager_raise_epoch(epoch->manager);
+}
+
+static void epoch_done(struct okv_errand *errand, struct okv_peer *peer)
+{
+	struct epoch_errand *epoch = (struct epoch_errand *)errand;
+	const struct okv_wire_epoch out = { .epoch = (uint64_t)epoch->ret };
+
+	end_joins();
+	if (peer)
+		okv_peer_reply(peer, errand->type, errand->id, epoch->ret < 0 ? (int32_t)epoch->ret : 0, &out,
+			       epoch->ret < 0 ? 0 : sizeof(out), NULL, 0);
+	free(epoch);
+}
+
+static int handle_epoch(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+	struct okv_wire_epoch *out = reply->payload;
+	struct epoch_errand *epoch;
+	int64_t ret;
+
+	end_joins();
+	if (!daemon->errands) {
+		ret = omnikv_manager_raise_epoch(daemon->manager);
+		if (ret < 0)
+			return (int)ret;
+		out->epoch = ret;
+		reply->length = sizeof(*out);
+		return 0;
+	}
+	epoch = calloc(1, sizeof(*epoch));
+	if (!epoch)
+		return -ENOMEM;
+	okv_errand_init(&epoch->errand, req);
+	epoch->errand.run = epoch_run;
+	epoch->errand.done = epoch_done;
+	epoch->manager = daemon->manager;
+	ret = okv_errands_add(daemon->errands, &epoch->errand);
+	if (ret)
+		free(epoch);
+	return ret ? (int)ret : OKV_REPLY_LATER;
 }
 
 /* What of this prefix lies in the spill store comes back, before anybody waits for it. */
@@ -496,7 +620,9 @@ static int handle_prefetch(struct okv_server *server, const struct okv_request *
 	(void)reply;
 	if (!space)
 		return -ENOENT;
-	return (int)omnikv_space_prefetch(space, keys, prefetch->nr_keys);
+	if (!daemon_of(server)->errands)
+		return (int)omnikv_space_prefetch(space, keys, prefetch->nr_keys);
+	return fetch_later(daemon_of(server), req, space, &(struct okv_wire_find){ .nr_keys = prefetch->nr_keys }, keys);
 }
 
 /* Before their blocks come: who publishes tells of the tokens first. */

@@ -20,6 +20,8 @@
 /* A process that ended takes its descriptors down one after another; so the first looks come soon. */
 /* A client keeps at most this part of the pool ahead of need. */
 #define RESERVE_SHARE	16u
+/* How often an allocation whose room others took has it made again. */
+#define ROOM_TRIES	8u
 #define LOOK_MIN_NS	(1ull * 1000 * 1000)
 #define LOOK_MAX_NS	(250ull * 1000 * 1000)
 
@@ -315,28 +317,13 @@ static uint64_t tick(struct okv_server *server, uint64_t now_ns)
 
 /* ---- extents ---------------------------------------------------------------------------- */
 
-static int handle_alloc(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+/* What is free. */
+static int alloc_now(struct omnikv_client *client, const struct okv_wire_alloc *alloc, struct okv_wire_extents *list)
 {
-	struct okv_daemon *daemon = daemon_of(server);
-	const struct okv_wire_alloc *alloc = req->payload;
-	struct okv_wire_extents *list = reply->payload;
-	const struct omnikv_extent *after;
-	struct omnikv_client *client;
-	uint32_t flags = OMNIKV_ALLOC_F_NO_ZERO;
-	int ret;
+	uint32_t flags = alloc->flags & OKV_WIRE_ALLOC_F_META ? OMNIKV_ALLOC_F_META : OMNIKV_ALLOC_F_NO_ZERO;
+	const struct omnikv_extent *after = alloc->flags & OKV_WIRE_ALLOC_F_AFTER ? &alloc->after : NULL;
+	int ret = omnikv_extent_alloc(client, alloc->nr_granules, alloc->count, after, flags, list->extents);
 
-	ret = need_client(server, req, reply, &client);
-	if (ret)
-		return ret;
-	if (alloc->flags & OKV_WIRE_ALLOC_F_META)
-		flags = OMNIKV_ALLOC_F_META;
-	after = alloc->flags & OKV_WIRE_ALLOC_F_AFTER ? &alloc->after : NULL;
-	ret = omnikv_extent_alloc(client, alloc->nr_granules, alloc->count, after, flags, list->extents);
-	if (ret == -ENOSPC && daemon->manager) {
-		ret = okv_manager_room_for(daemon->manager, alloc->nr_granules, alloc->count);
-		if (!ret)
-			ret = omnikv_extent_alloc(client, alloc->nr_granules, alloc->count, after, flags, list->extents);
-	}
 	if (ret)
 		return ret;
 	*list = (struct okv_wire_extents){ .count = alloc->count };
@@ -344,8 +331,92 @@ static int handle_alloc(struct okv_server *server, const struct okv_request *req
 	if (alloc->nr_more && !omnikv_extent_alloc(client, alloc->nr_granules, alloc->nr_more, NULL, flags,
 						   list->extents + list->count))
 		list->count += alloc->nr_more;
-	reply->length = (uint32_t)(sizeof(*list) + list->count * sizeof(list->extents[0]));
 	return 0;
+}
+
+static uint32_t list_bytes(const struct okv_wire_extents *list)
+{
+	return (uint32_t)(sizeof(*list) + list->count * sizeof(list->extents[0]));
+}
+
+/* Room is made by what leaves memory, which is written first: for ALLOC, which is then tried again, and for ROOM. */
+struct room_errand {
+	struct okv_errand	errand;
+	struct okv_daemon	*daemon;
+	struct okv_wire_alloc	alloc;
+	uint32_t		nr_tries;
+	int			ret;
+};
+
+static void room_run(struct okv_errand *errand)
+{
+	struct room_errand *room = (struct room_errand *)errand;
+
+	room->ret = okv_manager_room_for(room->daemon->manager, room->alloc.nr_granules, room->alloc.count);
+}
+
+static void room_done(struct okv_errand *errand, struct okv_peer *peer)
+{
+	struct room_errand *room = (struct room_errand *)errand;
+	struct omnikv_client *client = peer ? okv_peer_client(room->daemon, peer) : NULL;
+	struct okv_wire_extents *list = NULL;
+
+	if (!room->ret && client && errand->type == OKV_WIRE_ALLOC) {
+		list = malloc(OKV_WIRE_PAYLOAD_MAX);
+		room->ret = list ? alloc_now(client, &room->alloc, list) : -ENOMEM;
+		/* Others were faster. */
+		if (room->ret == -ENOSPC && room->nr_tries++ < ROOM_TRIES && !okv_errands_add(room->daemon->errands, errand)) {
+			free(list);
+			return;
+		}
+	}
+	if (peer)
+		okv_peer_reply(peer, errand->type, errand->id, room->ret, list, room->ret || !list ? 0 : list_bytes(list), NULL, 0);
+	free(list);
+	free(room);
+}
+
+/* Without a disk at once; else OKV_REPLY_LATER. */
+static int make_room(struct okv_daemon *daemon, const struct okv_request *req, const struct okv_wire_alloc *alloc)
+{
+	struct room_errand *room;
+	int ret;
+
+	if (!daemon->errands)
+		return okv_manager_room_for(daemon->manager, alloc->nr_granules, alloc->count);
+	room = calloc(1, sizeof(*room));
+	if (!room)
+		return -ENOMEM;
+	okv_errand_init(&room->errand, req);
+	room->errand.run = room_run;
+	room->errand.done = room_done;
+	room->daemon = daemon;
+	room->alloc = *alloc;
+	ret = okv_errands_add(daemon->errands, &room->errand);
+	if (ret)
+		free(room);
+	return ret ? -ENOSPC : OKV_REPLY_LATER;
+}
+
+static int handle_alloc(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_daemon *daemon = daemon_of(server);
+	const struct okv_wire_alloc *alloc = req->payload;
+	struct omnikv_client *client;
+	int ret;
+
+	ret = need_client(server, req, reply, &client);
+	if (ret)
+		return ret;
+	ret = alloc_now(client, alloc, reply->payload);
+	if (ret == -ENOSPC && daemon->manager) {
+		ret = make_room(daemon, req, alloc);
+		if (!ret)
+			ret = alloc_now(client, alloc, reply->payload);
+	}
+	if (!ret)
+		reply->length = list_bytes(reply->payload);
+	return ret;
 }
 
 static int handle_list_of_extents(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
@@ -448,7 +519,7 @@ static int handle_room(struct okv_server *server, const struct okv_request *req,
 		return ret;
 	if (!daemon->manager)
 		return okv_error_set(&reply->err, -EOPNOTSUPP, "this daemon does not manage the pool");
-	return okv_manager_room_for(daemon->manager, room->nr_granules, room->count);
+	return make_room(daemon, req, &(struct okv_wire_alloc){ .nr_granules = room->nr_granules, .count = room->count });
 }
 
 /* Collects what okv_share_clients() shows. */

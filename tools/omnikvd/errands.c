@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Two lists and a thread; see errands.h.
+ *
+ * An eventfd tells the loop that some are done. The lock guards the lists, and is never held while one is run.
+ */
+#include "errands.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "fd.h"
+
+struct okv_errands {
+	/* fixed after creation */
+	struct okv_server	*server;
+	pthread_t		thread;
+	int			event_fd;
+
+	pthread_mutex_t		lock;
+	pthread_cond_t		more;
+	/* under lock */
+	struct okv_errand	*waiting, **waiting_tail;
+	struct okv_errand	*over, **over_tail;
+	struct okv_errand	*running;
+	uint32_t		nr;
+	bool			is_ending;
+};
+
+static void append(struct okv_errand ***tail, struct okv_errand *errand)
+{
+	errand->next = NULL;
+	**tail = errand;
+	*tail = &errand->next;
+}
+
+static void *work(void *opaque)
+{
+	struct okv_errands *errands = opaque;
+	const uint64_t one = 1;
+
+	pthread_mutex_lock(&errands->lock);
+	for (;;) {
+		while (!errands->waiting && !errands->is_ending)
+			pthread_cond_wait(&errands->more, &errands->lock);
+		if (errands->is_ending)
+			break;
+		errands->running = errands->waiting;
+		errands->waiting = errands->running->next;
+		if (!errands->waiting)
+			errands->waiting_tail = &errands->waiting;
+		pthread_mutex_unlock(&errands->lock);
+		errands->running->run(errands->running);
+		pthread_mutex_lock(&errands->lock);
+		append(&errands->over_tail, errands->running);
+		errands->running = NULL;
+		/* It counts: one that does not go in has gone in before. */
+		(void)!write(errands->event_fd, &one, sizeof(one));
+	}
+	pthread_mutex_unlock(&errands->lock);
+	return NULL;
+}
+
+static void finish(struct okv_errands *errands, struct okv_errand *list, bool is_ending)
+{
+	struct okv_errand *errand;
+
+	while ((errand = list)) {
+		list = errand->next;
+		errand->done(errand, is_ending ? NULL : okv_server_peer(errands->server, errand->peer));
+	}
+}
+
+static void some_are_over(struct okv_server *server, int fd, void *opaque)
+{
+	struct okv_errands *errands = opaque;
+	struct okv_errand *list, *errand;
+	uint64_t nr;
+
+	if (read(fd, &nr, sizeof(nr)) != sizeof(nr))
+		return;
+	pthread_mutex_lock(&errands->lock);
+	list = errands->over;
+	errands->over = NULL;
+	errands->over_tail = &errands->over;
+	for (errand = list; errand; errand = errand->next)
+		errands->nr--;
+	pthread_mutex_unlock(&errands->lock);
+	finish(errands, list, false);
+	/* What it has changed is told to whoever wants to know. */
+	okv_server_wake(server, 0);
+}
+
+int okv_errands_create(struct okv_server *server, struct okv_errands **out)
+{
+	struct okv_errands *errands = calloc(1, sizeof(*errands));
+	sigset_t all, before;
+	int ret;
+
+	if (!errands)
+		return -ENOMEM;
+	errands->server = server;
+	errands->waiting_tail = &errands->waiting;
+	errands->over_tail = &errands->over;
+	errands->event_fd = okv_fd_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (errands->event_fd < 0) {
+		ret = -errno;
+		goto err_free;
+	}
+	ret = okv_server_watch(server, errands->event_fd, some_are_over, errands);
+	if (ret)
+		goto err_close;
+	pthread_mutex_init(&errands->lock, NULL);
+	pthread_cond_init(&errands->more, NULL);
+	/* Signals are the loop's. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	ret = -pthread_create(&errands->thread, NULL, work, errands);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (ret)
+		goto err_unwatch;
+	*out = errands;
+	return 0;
+
+err_unwatch:
+	okv_server_unwatch(server, errands->event_fd);
+	pthread_cond_destroy(&errands->more);
+	pthread_mutex_destroy(&errands->lock);
+err_close:
+	close(errands->event_fd);
+err_free:
+	free(errands);
+	return ret;
+}
+
+void okv_errands_destroy(struct okv_errands *errands)
+{
+	if (!errands)
+		return;
+	pthread_mutex_lock(&errands->lock);
+	errands->is_ending = true;
+	pthread_cond_signal(&errands->more);
+	pthread_mutex_unlock(&errands->lock);
+	pthread_join(errands->thread, NULL);
+	okv_server_unwatch(errands->server, errands->event_fd);
+	finish(errands, errands->over, true);
+	finish(errands, errands->waiting, true);
+	close(errands->event_fd);
+	pthread_cond_destroy(&errands->more);
+	pthread_mutex_destroy(&errands->lock);
+	free(errands);
+}
+
+static uint32_t count_of(const struct okv_errand *list, uint64_t peer)
+{
+	uint32_t nr = 0;
+
+	for (; list; list = list->next)
+		nr += list->peer == peer;
+	return nr;
+}
+
+int okv_errands_add(struct okv_errands *errands, struct okv_errand *errand)
+{
+	uint32_t nr;
+	int ret = 0;
+
+	pthread_mutex_lock(&errands->lock);
+	nr = count_of(errands->waiting, errand->peer) + count_of(errands->over, errand->peer) +
+	     (errands->running && errands->running->peer == errand->peer);
+	if (errands->nr >= OKV_ERRANDS_MAX || nr >= OKV_ERRANDS_OF_PEER)
+		ret = -EBUSY;
+	if (!ret) {
+		errands->nr++;
+		append(&errands->waiting_tail, errand);
+		pthread_cond_signal(&errands->more);
+	}
+	pthread_mutex_unlock(&errands->lock);
+	return ret;
+}
+
+void okv_errand_init(struct okv_errand *errand, const struct okv_request *req)
+{
+	errand->peer = req->peer->number;
+	errand->id = req->header->id;
+	errand->type = req->header->type;
+}
