@@ -351,16 +351,21 @@ int omnikv_event_query(struct omnikv_event *event)
 	return atomic_load(&event->state);
 }
 
+void okv_event_fire_locked(struct omnikv_event *event, int status)
+{
+	if (atomic_load(&event->state))
+		return;
+	atomic_store(&event->state, status);
+	atomic_fetch_add(&event->dev->event_seq, 1);
+	event->dev->ops->event_fired(event->dev, event);
+}
+
 void okv_event_fire(struct omnikv_event *event, int status)
 {
 	struct omnikv_device *dev = event->dev;
 
 	pthread_mutex_lock(&dev->lock);
-	if (!atomic_load(&event->state)) {
-		atomic_store(&event->state, status);
-		atomic_fetch_add(&dev->event_seq, 1);
-		dev->ops->event_fired(dev, event);
-	}
+	okv_event_fire_locked(event, status);
 	pthread_mutex_unlock(&dev->lock);
 }
 

@@ -58,7 +58,7 @@ struct okv_device_ops {
 	int (*event_create)(struct omnikv_device *dev, struct omnikv_event **event);
 	void (*event_destroy)(struct omnikv_event *event);
 	void (*event_reset)(struct omnikv_event *event);
-	/* The state is 0: has the device fired it meanwhile? Calls okv_event_fire() then. */
+	/* The state is 0: has the device fired it meanwhile? It is fired then. */
 	void (*event_look)(struct omnikv_event *event);
 
 	/* Streams and graphs of the device's own driver; NULL: -EOPNOTSUPP. */
@@ -162,6 +162,8 @@ extern const struct okv_device_ops okv_device_cuda;
 
 /** @status: 1 or a negative errno. What has fired stays as it is until it is reset. */
 void okv_event_fire(struct omnikv_event *event, int status);
+/** As that, with the device's lock held. */
+void okv_event_fire_locked(struct omnikv_event *event, int status);
 
 /** CLOCK_MONOTONIC in nanoseconds. */
 uint64_t okv_monotonic_ns(void);

@@ -155,7 +155,7 @@ static int cuda_open(struct omnikv_device *dev, const char *unit, struct omnikv_
 	cuda->has_vmm_rdma = attribute(cuda, OKV_CU_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
 	if (!dev->config.hbm_bytes)
 		dev->config.hbm_bytes = total;
-	ret = okv_cuda_enter(dev);
+	ret = cuda->drv.cuCtxPushCurrent(cuda->context);
 	if (ret)
 		goto err_context;
 	if (cuda->drv.cuCtxGetStreamPriorityRange(&least, &cuda->priority))
@@ -166,7 +166,6 @@ static int cuda_open(struct omnikv_device *dev, const char *unit, struct omnikv_
 
 err_context:
 	cuda->drv.cuDevicePrimaryCtxRelease(cuda->device);
-	goto err_driver;
 err_text:
 	ret = okv_error_set(err, okv_cuda_errno(ret), "GPU unavailable: cuda:%d: %s", cuda->ordinal,
 			    okv_cuda_error_text(&cuda->drv, ret, text, sizeof(text)));
@@ -186,7 +185,9 @@ static void cuda_close(struct omnikv_device *dev)
 	/* Also of a lost context: what can be given back is. */
 	cuda->drv.cuCtxPushCurrent(cuda->context);
 	okv_cuda_kernels_unload(dev);
-	okv_cuda_words_free(dev);
+	/* Leaked where something may still write them. */
+	if (!atomic_load(&cuda->has_leaks))
+		okv_cuda_words_free(dev);
 	cuda->drv.cuCtxPopCurrent(&context);
 	cuda->drv.cuDevicePrimaryCtxRelease(cuda->device);
 	okv_cuda_driver_close(&cuda->drv);
@@ -359,10 +360,14 @@ static void cuda_event_fired(struct omnikv_device *dev, struct omnikv_event *bas
 static void cuda_event_look(struct omnikv_event *base)
 {
 	struct okv_cuda_event *event = (struct okv_cuda_event *)base;
+	struct omnikv_device *dev = base->dev;
 
+	/* Under the lock, so that no reset comes between the look and what follows from it. */
+	pthread_mutex_lock(&dev->lock);
 	/* Pairs with the write of whichever stream fired it: what came before that is visible after this. */
 	if (atomic_load_explicit(event->word->host, memory_order_acquire) >= word_fired(event->word))
-		okv_event_fire(base, 1);
+		okv_event_fire_locked(base, 1);
+	pthread_mutex_unlock(&dev->lock);
 }
 
 /* ---- streams ------------------------------------------------------------------------------ */

@@ -95,6 +95,7 @@ struct okv_cuda_chunk {
 struct okv_cuda_map {
 	struct okv_cuda_map	*next;
 	uint32_t		nr_users;
+	bool			is_abandoned;	/* not for those who come now */
 	/* fixed after creation */
 	struct okv_cuda_driver	drv;
 	int			device;		/* whose primary context is held */
@@ -131,7 +132,7 @@ enum okv_cuda_direction { OKV_H2D, OKV_D2H, OKV_D2D, OKV_NR_DIRECTIONS };
 
 /* Nanoseconds a run, submission included, of each path; 0: the path cannot do it. */
 struct okv_cuda_costs {
-	float	ns[2][OKV_PATH_SIZES][OKV_PATH_COUNTS][OKV_NR_PATHS];
+	float	ns[OKV_NR_DIRECTIONS][OKV_PATH_SIZES][OKV_PATH_COUNTS][OKV_NR_PATHS];
 };
 
 struct okv_cuda {
@@ -155,6 +156,7 @@ struct okv_cuda {
 	void			*kernels[OKV_KERNEL_NR];
 
 	_Atomic uint32_t	is_lost;
+	_Atomic uint32_t	has_leaks;	/* a copy that never ended may still write words */
 	_Atomic uint64_t	nr_bounced_bytes;
 	_Atomic uint64_t	path_bytes[OKV_NR_PATHS];
 
@@ -191,6 +193,11 @@ int okv_cuda_hbm_dmabuf(struct omnikv_device *dev, void *ptr, uint64_t bytes, in
 int okv_cuda_map_get(struct omnikv_device *dev, void *base, uint64_t bytes, struct okv_cuda_map **map);
 /** The last one ends registration and takes all of it back. No transfer is under way. */
 void okv_cuda_map_put(struct okv_cuda_map *map);
+/**
+ * Instead of putting it, where a copy never ends: its registration stays. The pool's addresses may be another's later, so
+ * nobody finds it any more.
+ */
+void okv_cuda_map_abandon(struct okv_cuda_map *map);
 /**
  * okv_cuda_map_find() - the device's address of @host
  * @bytes: cut to what is registered (or is not) in one piece

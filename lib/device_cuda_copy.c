@@ -63,6 +63,7 @@ struct cuda_lane {
 	struct okv_cuda_word	*word;
 	uint64_t		base;		/* value of the word before the first part */
 	uint64_t		seq;		/* of the last part handed over */
+	bool			is_unmarked;	/* ... whose end the stream has not been told to show */
 	uint64_t		checked_ns;
 	struct cuda_part	parts[NR_PARTS];
 	uint64_t		head, tail;	/* parts [head, tail) are under way */
@@ -226,6 +227,16 @@ static void lane_lost(struct omnikv_ring *ring, struct cuda_lane *lane)
 	}
 }
 
+/* Show the end of what has been handed over. What the driver refuses now is asked of it again: bytes are under way. */
+static void lane_mark(struct omnikv_device *dev, struct cuda_lane *lane)
+{
+	int error = okv_cuda_of(dev)->drv.cuStreamWriteValue64(lane->stream, lane->word->ptr, lane->seq,
+							       OKV_CU_STREAM_WRITE_VALUE_DEFAULT);
+
+	okv_cuda_check(dev, error);
+	lane->is_unmarked = error;
+}
+
 static bool lane_reap(struct omnikv_ring *ring, struct cuda_lane *lane)
 {
 	struct omnikv_device *dev = ring->dev;
@@ -240,6 +251,8 @@ static bool lane_reap(struct omnikv_ring *ring, struct cuda_lane *lane)
 	}
 	if (lane->head == lane->tail)
 		return did;
+	if (lane->is_unmarked)
+		lane_mark(dev, lane);
 	now = okv_monotonic_ns();
 	if (did)
 		lane->checked_ns = now;
@@ -252,6 +265,9 @@ static bool lane_reap(struct omnikv_ring *ring, struct cuda_lane *lane)
 			return did;
 		/* What a stream has met it does not get over, whatever it is. */
 		atomic_store(&cuda->is_lost, 1);
+	} else if (cuda->drv.cuStreamQuery(lane->stream) == OKV_CUDA_ERROR_NOT_READY) {
+		/* Somebody says that the device is lost, and its copies go on: what they use is not free yet. */
+		return did;
 	}
 	atomic_fetch_add_explicit(&dev->nr_failed, lane->tail - lane->head, memory_order_relaxed);
 	lane_lost(ring, lane);
@@ -460,8 +476,7 @@ static bool part_submit(struct omnikv_ring *ring, struct cuda_lane *lane)
 	if (lane->head == lane->tail)
 		lane->checked_ns = okv_monotonic_ns();
 	lane->tail++;
-	if (cuda->drv.cuStreamWriteValue64(lane->stream, lane->word->ptr, part->seq, OKV_CU_STREAM_WRITE_VALUE_DEFAULT))
-		atomic_store(&cuda->is_lost, 1);
+	lane_mark(dev, lane);
 	if (is_last || part->has_failed)
 		op_stop(lane, op);
 	return true;
@@ -767,8 +782,12 @@ void okv_cuda_ring_exit(struct omnikv_ring *ring)
 
 	okv_worker_stop(ring);
 	/* What outlived every deadline may still write: it is leaked rather than handed to someone else. */
-	if (ring->q.nr_used)
+	if (ring->q.nr_used) {
+		atomic_store(&cuda->has_leaks, 1);
+		if (cr->map)
+			okv_cuda_map_abandon(cr->map);
 		return;
+	}
 	if (cr->map)
 		okv_cuda_map_put(cr->map);
 	/* Also of a lost context. */

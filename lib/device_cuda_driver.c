@@ -83,12 +83,28 @@ int okv_cuda_errno(int error)
 	}
 }
 
-/* Faults of the device or of a kernel: every later call of the context returns the same. */
+/*
+ * Faults of the device or of a kernel: every later call of the context returns the same. A launch that finds no room (701)
+ * is none.
+ */
 bool okv_cuda_is_fatal(int error)
 {
-	return error == OKV_CUDA_ERROR_ECC_UNCORRECTABLE || (error >= OKV_CUDA_ERROR_ILLEGAL_ADDRESS && error <= 702) ||
-	       (error >= 714 && error <= OKV_CUDA_ERROR_LAUNCH_FAILED) || error == OKV_CUDA_ERROR_UNKNOWN || error == 709 ||
-	       error == 710 || error == 220 || error == 226 || error == 911;
+	switch (error) {
+	case OKV_CUDA_ERROR_ECC_UNCORRECTABLE:
+	case 220: /* NVLINK_UNCORRECTABLE */
+	case 226: /* CONTAINED */
+	case OKV_CUDA_ERROR_ILLEGAL_ADDRESS:
+	case 702: /* LAUNCH_TIMEOUT */
+	case 709: /* CONTEXT_IS_DESTROYED */
+	case 710: /* ASSERT */
+	case 721: /* TENSOR_MEMORY_LEAK */
+	case 911: /* EXTERNAL_DEVICE */
+	case OKV_CUDA_ERROR_UNKNOWN:
+		return true;
+	default:
+		/* HARDWARE_STACK_ERROR to LAUNCH_FAILED */
+		return error >= 714 && error <= OKV_CUDA_ERROR_LAUNCH_FAILED;
+	}
 }
 
 const char *okv_cuda_error_text(const struct okv_cuda_driver *drv, int error, char *text, size_t bytes)

@@ -378,7 +378,7 @@ int okv_cuda_map_get(struct omnikv_device *dev, void *base, uint64_t bytes, stru
 	int ret = 0;
 
 	pthread_mutex_lock(&maps_lock);
-	for (map = maps; map && (map->base != base || map->bytes != bytes); map = map->next)
+	for (map = maps; map && (map->base != base || map->bytes != bytes || map->is_abandoned); map = map->next)
 		;
 	if (!map) {
 		ret = map_new(dev, base, bytes, &map);
@@ -425,6 +425,13 @@ void okv_cuda_map_put(struct okv_cuda_map *map)
 	free(map);
 
 out_unlock:
+	pthread_mutex_unlock(&maps_lock);
+}
+
+void okv_cuda_map_abandon(struct okv_cuda_map *map)
+{
+	pthread_mutex_lock(&maps_lock);
+	map->is_abandoned = true;
 	pthread_mutex_unlock(&maps_lock);
 }
 

@@ -257,9 +257,6 @@ enum okv_cuda_path okv_cuda_path_choose(const struct okv_cuda *cuda, enum okv_cu
 		return (enum okv_cuda_path)cuda->forced_path;
 	if (nr <= 1)
 		return OKV_PATH_ENGINE;
-	/* Within HBM the copy engine's link is no limit, its calls are. */
-	if (dir == OKV_D2D)
-		return nr > 4 && okv_cuda_has_kernels(cuda) ? OKV_PATH_KERNEL : OKV_PATH_ENGINE;
 	ns = cuda->costs.ns[dir][nearest(sizes, OKV_PATH_SIZES, bytes / nr)][nearest(counts, OKV_PATH_COUNTS, nr)];
 	for (path = 0; path < OKV_NR_PATHS; path++) {
 		if (ns[path] > 0 && path_is_there(cuda, (enum okv_cuda_path)path) && (!(ns[best] > 0) || ns[path] < ns[best]))
@@ -270,13 +267,14 @@ enum okv_cuda_path okv_cuda_path_choose(const struct okv_cuda *cuda, enum okv_cu
 
 /* ---- measuring ---------------------------------------------------------------------------- */
 
-/* What is measured with: pinned memory, device memory, a list, a stream. */
+/* What is measured with: pinned memory, device memory twice, a list, a stream. */
 struct bench {
 	struct okv_cuda		*cuda;
 	void			*stream;
 	unsigned char		*host;
 	uint64_t		host_ptr;
 	uint64_t		device;
+	uint64_t		apart;		/* device memory to copy from to that */
 	struct okv_cuda_list	list;
 };
 
@@ -285,6 +283,8 @@ static void bench_fini(struct bench *b)
 	okv_cuda_list_fini(b->cuda, &b->list);
 	if (b->device)
 		b->cuda->drv.cuMemFree(b->device);
+	if (b->apart)
+		b->cuda->drv.cuMemFree(b->apart);
 	if (b->host)
 		b->cuda->drv.cuMemFreeHost(b->host);
 	if (b->stream)
@@ -307,13 +307,15 @@ static int bench_init(struct bench *b, struct okv_cuda *cuda)
 	if (!ret)
 		ret = cuda->drv.cuMemAlloc(&b->device, MEASURE_BYTES);
 	if (!ret)
+		ret = cuda->drv.cuMemAlloc(&b->apart, 2 * MEASURE_BYTES);
+	if (!ret)
 		ret = okv_cuda_list_init(cuda, &b->list, counts[OKV_PATH_COUNTS - 1]);
 	if (ret)
 		bench_fini(b);
 	return ret;
 }
 
-/* Every other slot of the host's memory, in a scattered order, against a dense layer. */
+/* Every other slot of the pool, or of other device memory, in a scattered order, against a dense layer. */
 static void bench_fill(struct bench *b, enum okv_cuda_direction dir, uint32_t bytes, uint32_t nr)
 {
 	uint32_t i;
@@ -327,6 +329,8 @@ static void bench_fill(struct bench *b, enum okv_cuda_direction dir, uint32_t by
 
 		if (dir == OKV_H2D)
 			okv_cuda_list_add(&b->list, false, there, host, bytes, there, b->host_ptr + at);
+		else if (dir == OKV_D2D)
+			okv_cuda_list_add(&b->list, false, there, b->apart + at, bytes, there, b->apart + at);
 		else
 			okv_cuda_list_add(&b->list, false, host, there, bytes, b->host_ptr + at, there);
 	}
@@ -336,8 +340,10 @@ static void bench_fill(struct bench *b, enum okv_cuda_direction dir, uint32_t by
 static float bench_once(struct bench *b, enum okv_cuda_path path, enum okv_cuda_direction dir)
 {
 	uint64_t start_ns = okv_monotonic_ns();
+	int error = okv_cuda_submit(b->cuda, path, dir, b->stream, &b->list);
 
-	if (okv_cuda_submit(b->cuda, path, dir, b->stream, &b->list) || b->cuda->drv.cuStreamSynchronize(b->stream))
+	/* Also of a part of it: the list is filled anew after this. */
+	if (b->cuda->drv.cuStreamSynchronize(b->stream) || error)
 		return 0;
 	return (float)(okv_monotonic_ns() - start_ns);
 }
@@ -393,6 +399,19 @@ static void bench_cell(struct bench *b, enum okv_cuda_direction dir, int size, i
 	}
 }
 
+/* A path that is there and has no figure has failed: what kept it from working may be gone the next time. */
+static bool is_whole(const struct okv_cuda *cuda)
+{
+	const float *ns = &cuda->costs.ns[0][0][0][0];
+	size_t i;
+
+	for (i = 0; i < sizeof(cuda->costs) / sizeof(*ns); i++) {
+		if (path_is_there(cuda, (enum okv_cuda_path)(i % OKV_NR_PATHS)) && !(ns[i] > 0))
+			return false;
+	}
+	return true;
+}
+
 /* What makes a table this device's: it is not used with any other of these. */
 static void table_key(const struct okv_cuda *cuda, char *key, size_t key_bytes, char *name, size_t name_bytes)
 {
@@ -436,7 +455,7 @@ void okv_cuda_paths_measure(struct omnikv_device *dev)
 	memset(&cuda->costs, 0, sizeof(cuda->costs));
 	if (bench_init(&b, cuda))
 		return;
-	for (dir = 0; dir < 2; dir++) {
+	for (dir = 0; dir < OKV_NR_DIRECTIONS; dir++) {
 		for (size = 0; size < OKV_PATH_SIZES; size++) {
 			for (count = 0; count < OKV_PATH_COUNTS; count++)
 				bench_cell(&b, (enum okv_cuda_direction)dir, size, count);
@@ -444,5 +463,6 @@ void okv_cuda_paths_measure(struct omnikv_device *dev)
 	}
 	bench_fini(&b);
 	/* A cache folder that cannot be written costs the next opening a second. */
-	okv_cuda_costs_save(&cuda->costs, key, name);
+	if (is_whole(cuda))
+		okv_cuda_costs_save(&cuda->costs, key, name);
 }

@@ -18,7 +18,7 @@
 #include "crc32c.h"
 #include "device_cuda.h"
 
-#define HEADER		"omnikv copy paths 1\n"
+#define HEADER		"omnikv copy paths 2\n"
 #define FILE_BYTES_MAX	16384
 #define NS_MAX		1e9f
 
@@ -26,7 +26,7 @@ int okv_cuda_costs_print(const struct okv_cuda_costs *costs, const char *key, ch
 {
 	int dir, size, count, len, at = snprintf(text, bytes, HEADER "%s\n", key);
 
-	for (dir = 0; dir < 2; dir++) {
+	for (dir = 0; dir < OKV_NR_DIRECTIONS; dir++) {
 		for (size = 0; size < OKV_PATH_SIZES; size++) {
 			for (count = 0; count < OKV_PATH_COUNTS; count++) {
 				const float *ns = costs->ns[dir][size][count];
@@ -76,7 +76,7 @@ int okv_cuda_costs_parse(struct okv_cuda_costs *out, const char *key, const char
 	if (!at)
 		return -EBADMSG;
 	at++;
-	for (dir = 0; dir < 2; dir++) {
+	for (dir = 0; dir < OKV_NR_DIRECTIONS; dir++) {
 		for (size = 0; size < OKV_PATH_SIZES; size++) {
 			for (count = 0; count < OKV_PATH_COUNTS; count++) {
 				for (i = 0; i < 3; i++) {

@@ -203,6 +203,27 @@ static void neighbours_become_one_copy(void **state)
 	fixture_close(&f);
 }
 
+static void each_direction_is_measured(void **state)
+{
+	struct ring_fixture f;
+	int dir, size, count, path;
+
+	(void)state;
+	/* No folder to keep it in: measured now. */
+	fixture_device("cuda");
+	assert_int_equal(setenv("XDG_CACHE_HOME", "/proc/none", 1), 0);
+	fixture_open(&f, "cuda", NULL, NULL, NULL);
+	for (dir = 0; dir < OKV_NR_DIRECTIONS; dir++) {
+		for (size = 0; size < OKV_PATH_SIZES; size++) {
+			for (count = 0; count < OKV_PATH_COUNTS; count++) {
+				for (path = 0; path < OKV_NR_PATHS; path++)
+					assert_true(okv_cuda_of(f.dev)->costs.ns[dir][size][count][path] > 0);
+			}
+		}
+	}
+	fixture_close(&f);
+}
+
 static void the_cheapest_of_the_table_is_taken(void **state)
 {
 	struct okv_cuda *cuda = calloc(1, sizeof(*cuda));
@@ -224,8 +245,15 @@ static void the_cheapest_of_the_table_is_taken(void **state)
 	assert_int_equal(okv_cuda_path_choose(cuda, OKV_H2D, 200, 200 * 3000), OKV_PATH_KERNEL);
 	assert_int_equal(okv_cuda_path_choose(cuda, OKV_H2D, 8, 8 << 20), OKV_PATH_BATCH);
 	assert_int_equal(okv_cuda_path_choose(cuda, OKV_H2D, 1, 1 << 20), OKV_PATH_ENGINE);
-	/* One direction says nothing of the other. */
+	/* One direction says nothing of the others. */
 	assert_int_equal(okv_cuda_path_choose(cuda, OKV_D2H, 256, 256 * 4096), OKV_PATH_ENGINE);
+	assert_int_equal(okv_cuda_path_choose(cuda, OKV_D2D, 256, 256 * 4096), OKV_PATH_ENGINE);
+	cuda->costs.ns[OKV_D2D][1][1][OKV_PATH_ENGINE] = 2000;
+	cuda->costs.ns[OKV_D2D][1][1][OKV_PATH_BATCH] = 10;
+	cuda->costs.ns[OKV_D2D][1][1][OKV_PATH_KERNEL] = 20;
+	assert_int_equal(okv_cuda_path_choose(cuda, OKV_D2D, 256, 256 * 4096), OKV_PATH_BATCH);
+	cuda->costs.ns[OKV_D2D][1][1][OKV_PATH_KERNEL] = 5;
+	assert_int_equal(okv_cuda_path_choose(cuda, OKV_D2D, 256, 256 * 4096), OKV_PATH_KERNEL);
 	/* What is not there is not taken, however cheap it once was. */
 	cuda->module = NULL;
 	assert_int_equal(okv_cuda_path_choose(cuda, OKV_H2D, 256, 256 * 4096), OKV_PATH_BATCH);
@@ -241,6 +269,7 @@ int main(void)
 		cmocka_unit_test(what_a_driver_lacks_is_done_without),
 		cmocka_unit_test(neighbours_become_one_copy),
 		cmocka_unit_test(the_cheapest_of_the_table_is_taken),
+		cmocka_unit_test(each_direction_is_measured),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

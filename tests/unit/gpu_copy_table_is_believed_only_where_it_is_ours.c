@@ -109,10 +109,37 @@ static void the_tables_file_is_believed_only_where_it_is_ours(void **state)
 	assert_int_equal(system(path), 0);
 }
 
+static void a_measurement_that_failed_is_not_kept(void **state)
+{
+	static const long nths[] = { 1, 500, 20000 };
+	char dir[4096], command[4200], *tmp = getenv("TMPDIR");
+	struct omnikv_device *dev;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(nths) / sizeof(nths[0]); i++) {
+		snprintf(dir, sizeof(dir), "%s/cuda-cache-XXXXXX", tmp ? tmp : "/tmp");
+		assert_non_null(mkdtemp(dir));
+		assert_int_equal(setenv("XDG_CACHE_HOME", dir, 1), 0);
+		fixture_device("cuda");
+		fixture_cuda_set("kernels", 0);
+		fixture_cuda_set("fail_copy", nths[i]);
+		assert_int_equal(omnikv_device_open("cuda", NULL, &dev, NULL), 0);
+		assert_true(fixture_cuda_get("copies") > nths[i]);
+		omnikv_device_close(dev);
+		/* Measured again, and then believed. */
+		assert_true(opening_copies() > 0);
+		assert_int_equal(opening_copies(), 0);
+		snprintf(command, sizeof(command), "rm -rf '%.4000s'", dir);
+		assert_int_equal(system(command), 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_table_survives_as_text_and_nothing_else_does),
+		cmocka_unit_test(a_measurement_that_failed_is_not_kept),
 		cmocka_unit_test(the_tables_file_is_believed_only_where_it_is_ours),
 	};
 

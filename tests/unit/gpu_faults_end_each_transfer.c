@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../harness/ring_fixture.h"
+#include "device_cuda.h"
 
 #define PIECE		4096
 #define NR_PIECES	64
@@ -327,11 +328,120 @@ static void aborted_loads_and_stores_never_touch_the_next_owner(void **state)
 	fixture_close(&f);
 }
 
+/* The stream cannot be told to show that a copy has ended: the copy has been made all the same, and nothing is lost. */
+static void an_end_that_cannot_be_shown_is_shown_later(void **state)
+{
+	struct omnikv_piece pieces[NR_PIECES];
+	struct omnikv_extent exts[NR_PIECES];
+	struct ring_fixture f;
+	struct omnikv_hbm *hbm;
+	struct omnikv_sqe *sqe;
+	uint32_t i, nth;
+
+	(void)state;
+	open_engine(&f, NULL);
+	hbm = fixture_hbm(&f, 2 * NR_PIECES * PIECE);
+	fixture_fill(omnikv_hbm_ptr(hbm), 2 * NR_PIECES * PIECE, 5, 0);
+	fixture_cuda_set("copy_us", 500);
+	for (nth = 1; nth <= 4; nth++) {
+		assert_int_equal(omnikv_extent_alloc(f.client, 1, NR_PIECES, NULL, 0, exts), 0);
+		pieces_make(pieces, exts, NR_PIECES);
+		fixture_cuda_set("fail_write", nth);
+		for (i = 0; i < 4; i++) {
+			sqe = fixture_sqe(&f, i);
+			omnikv_prep_store(sqe, hbm, pieces + i * NR_PIECES / 4, NR_PIECES / 4);
+			fixture_submit(&f);
+		}
+		for (i = 0; i < 4; i++)
+			fixture_expect(&f, i, NR_PIECES / 4 * PIECE);
+		for (i = 0; i < NR_PIECES; i++)
+			assert_true(fixture_is_filled(omnikv_pool_addr(f.pool, &exts[i]), PIECE, 5, pieces[i].device_off));
+		assert_int_equal(omnikv_extent_free(f.client, exts, NR_PIECES), 0);
+	}
+	assert_int_equal(omnikv_hbm_destroy(hbm), 0);
+	fixture_close(&f);
+}
+
+/* The device is given up by somebody else while copies into the pool go on: their blocks are not free before they end. */
+static void copies_of_a_lost_device_keep_their_blocks_while_they_move(void **state)
+{
+	struct omnikv_extent exts[NR_PIECES], again[NR_PIECES];
+	struct omnikv_piece pieces[NR_PIECES];
+	struct ring_fixture f;
+	struct omnikv_hbm *hbm;
+	struct omnikv_cqe cqe;
+	uint32_t i;
+
+	(void)state;
+	open_engine(&f, NULL);
+	hbm = fixture_hbm(&f, 2 * NR_PIECES * PIECE);
+	assert_int_equal(omnikv_extent_alloc(f.client, 1, NR_PIECES, NULL, 0, exts), 0);
+	pieces_make(pieces, exts, NR_PIECES);
+	fixture_cuda_set("copy_us", 2000);
+	omnikv_prep_store(fixture_sqe(&f, 1), hbm, pieces, NR_PIECES);
+	fixture_submit(&f);
+	usleep(10000);
+	atomic_store(&okv_cuda_of(f.dev)->is_lost, 1);
+	cqe = fixture_reap(&f);
+	assert_int_equal(cqe.flags, 0);
+	assert_int_equal(omnikv_extent_free(f.client, exts, NR_PIECES), 0);
+	assert_int_equal(omnikv_extent_alloc(f.client, 1, NR_PIECES, NULL, 0, again), 0);
+	for (i = 0; i < NR_PIECES; i++)
+		fixture_fill(omnikv_pool_addr(f.pool, &again[i]), PIECE, 9, i);
+	usleep(200000);
+	for (i = 0; i < NR_PIECES; i++)
+		assert_true(fixture_is_filled(omnikv_pool_addr(f.pool, &again[i]), PIECE, 9, i));
+	assert_int_equal(omnikv_extent_free(f.client, again, NR_PIECES), 0);
+	assert_int_equal(omnikv_hbm_destroy(hbm), 0);
+	fixture_close(&f);
+}
+
+/* A ring whose copies never ended has left its registration behind: it is not the next pool's at the same address. */
+static void a_registration_left_behind_is_nobodys(void **state)
+{
+	struct okv_cuda_map *stuck, *next, *shared;
+	struct ring_fixture f;
+	void *base;
+
+	(void)state;
+	open_engine(&f, NULL);
+	base = aligned_alloc(4096, 8 * 4096);
+	assert_int_equal(okv_cuda_map_get(f.dev, base, 8 * 4096, &stuck), 0);
+	assert_int_equal(okv_cuda_map_get(f.dev, base, 8 * 4096, &shared), 0);
+	assert_ptr_equal(stuck, shared);
+	okv_cuda_map_abandon(stuck);
+	assert_int_equal(okv_cuda_map_get(f.dev, base, 8 * 4096, &next), 0);
+	assert_ptr_not_equal(next, stuck);
+	okv_cuda_map_put(next);
+	/* Here it does end, so that the test leaves nothing. */
+	okv_cuda_map_put(stuck);
+	okv_cuda_map_put(shared);
+	free(base);
+	fixture_close(&f);
+}
+
+static void only_what_a_context_does_not_survive_loses_it(void **state)
+{
+	static const int survived[] = { 0, 1, 2, 100, 201, 209, 400, 500, 600, 701, 703, 704, 705, 708, 712, 713, 720, 800, 801, 900 };
+	static const int fatal[] = { 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 911, 999 };
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(survived) / sizeof(survived[0]); i++)
+		assert_false(okv_cuda_is_fatal(survived[i]));
+	for (i = 0; i < sizeof(fatal) / sizeof(fatal[0]); i++)
+		assert_true(okv_cuda_is_fatal(fatal[i]));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_refused_copy_fails_its_own_transfer_only),
 		cmocka_unit_test(a_lost_context_fails_everything_and_a_new_device_works),
+		cmocka_unit_test(an_end_that_cannot_be_shown_is_shown_later),
+		cmocka_unit_test(copies_of_a_lost_device_keep_their_blocks_while_they_move),
+		cmocka_unit_test(a_registration_left_behind_is_nobodys),
+		cmocka_unit_test(only_what_a_context_does_not_survive_loses_it),
 		cmocka_unit_test(a_late_copy_never_fires_its_event_again),
 		cmocka_unit_test(an_event_destroyed_under_a_late_copy_hands_its_word_on_afterwards),
 		cmocka_unit_test(aborted_loads_and_stores_never_touch_the_next_owner),

@@ -97,7 +97,7 @@ static int nr_captures;		/* of mode 0, which holds for all threads */
 
 static long cfg_devices, cfg_version, cfg_max_register, cfg_register_us, cfg_copy_us, cfg_batch, cfg_kernels, cfg_init_error;
 static long cfg_no_stream_ops;
-static struct fault fail_copy, fault_copy, fail_register, fail_alloc;
+static struct fault fail_copy, fault_copy, fail_register, fail_alloc, fail_write;
 static long nr_copies, nr_batches, nr_launches, nr_graphs, nr_peer_copies, nr_handles;
 
 static void config_reset(void)
@@ -107,7 +107,7 @@ static void config_reset(void)
 	cfg_max_register = 1L << 30;
 	cfg_batch = cfg_kernels = 1;
 	cfg_register_us = cfg_copy_us = cfg_init_error = cfg_no_stream_ops = 0;
-	fail_copy.nth = fault_copy.nth = fail_register.nth = fail_alloc.nth = 0;
+	fail_copy.nth = fault_copy.nth = fail_register.nth = fail_alloc.nth = fail_write.nth = 0;
 	nr_copies = nr_batches = nr_launches = nr_graphs = nr_peer_copies = 0;
 }
 
@@ -138,7 +138,7 @@ EXPORT int fake_cuda_set(const char *key, long value)
 		{ "register_us", &cfg_register_us }, { "copy_us", &cfg_copy_us }, { "batch", &cfg_batch },
 		{ "kernels", &cfg_kernels }, { "init_error", &cfg_init_error }, { "no_stream_ops", &cfg_no_stream_ops },
 		{ "fail_copy", &fail_copy.nth }, { "fault_copy", &fault_copy.nth }, { "fail_register", &fail_register.nth },
-		{ "fail_alloc", &fail_alloc.nth },
+		{ "fail_alloc", &fail_alloc.nth }, { "fail_write", &fail_write.nth },
 	};
 	size_t i;
 	int ret = -1;
@@ -1030,6 +1030,8 @@ static int okv_cuStreamWriteValue64(void *stream, uint64_t ptr, uint64_t value, 
 	ENTER(c);
 	if (!as_device(ptr, 8) || ptr % 8 || flags)
 		ret = OKV_CUDA_ERROR_INVALID_VALUE;
+	else if (fires(&fail_write))
+		ret = OKV_CUDA_ERROR_OUT_OF_MEMORY;
 	else
 		ret = stream_add(stream, &(struct item) { .kind = ITEM_WRITE, .dst = ptr, .src = value });
 	LEAVE();

@@ -16,7 +16,8 @@
  *       "register_us" (what one takes, a 2-MiB page), "copy_us" (what a copy takes), "batch" (0: no cuMemcpyBatchAsync()),
  *       "kernels" (0: no code for this GPU), "init_error" (of cuInit()), "no_stream_ops" (1: none of 64 bits),
  *       "fail_copy" (the nth copy from now is refused), "fault_copy" (the nth copy from now is a fault of the device,
- *       after which its context is lost), "fail_register" (the nth from now), "fail_alloc" (the nth, of any memory)
+ *       after which its context is lost), "fail_register" (the nth from now), "fail_alloc" (the nth, of any memory),
+ *       "fail_write" (the nth write of a word in a stream)
  *
  * Return: 0, or -1 for an unknown key.
  */
