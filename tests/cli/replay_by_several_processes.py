@@ -80,6 +80,7 @@ def what_a_daemon_spills_is_hit_and_counted():
 
 def options_are_checked():
     for args, text in (((FAST, "--clients", "2"), "need --daemon"),
+                       ((FAST, "--daemon", "--clients", "2", "--hints"), "a session's requests go to several processes"),
                        ((FAST, "--daemon", "--pool", "embedded:1G:x"), "--pool"),
                        ((FAST, "--daemon=/nowhere", "--kill-every", "2"), "--kill-every"),
                        ((FAST, "--daemon", "--clients", "65"), "--clients")):

@@ -257,6 +257,19 @@ def transfers_hide_behind_compute_as_the_book_has_it():
                     raise AssertionError(f"n {n}: {name} is {found[name]}, scaled {scaled[name]}, not {expected}")
 
 
+def hints_of_next_use_save_blocks():
+    # The same bytes, and more of them out of the cache: the trace says who comes back when.
+    for pool, more in (("2M", 100), ("3M", 20)):
+        plain = cli.clean(cli.replay("--workload", "agent", "--pool", pool, FAST))
+        hinted = cli.clean(cli.replay("--workload", "agent", "--pool", pool, "--hints", FAST))
+        cli.equal((plain["config"]["hints"], hinted["config"]["hints"]), (False, True), "config.hints")
+        cli.equal(hinted["blocks_referenced"], plain["blocks_referenced"], "blocks_referenced")
+        if hinted["blocks_hit"] < plain["blocks_hit"] + more:
+            raise AssertionError(f"{pool}: {hinted['blocks_hit']} blocks hit with hints, {plain['blocks_hit']} without")
+    # Where all fits they change nothing.
+    cli.clean(cli.replay("--workload", "agent", "--pool", "256M", "--hints", FAST), **FIXED["agent"])
+
+
 def every_promised_field_is_there():
     names = """requests prompt_tokens blocks_referenced blocks_hit hit_ratio hit_ratio_dram hit_ratio_nvme bytes_h2d bytes_d2h
         bytes_spilled bytes_fetched loads_verified wrong_bytes blocks_evicted exposed_transfer_s compute_s peak_hbm_bytes
@@ -291,7 +304,7 @@ def under_the_address_sanitizer():
 cli.main([workloads_at_the_default_seed, other_seeds_and_block_sizes, the_same_on_the_host_device,
           the_same_where_the_code_of_a_gpu_moves, late_and_out_of_order, with_checksums, by_arrival, models_of_every_kind,
           a_model_with_state_hits_where_a_prompt_ended, one_slot_is_enough,
-          a_pool_that_is_too_small_evicts, what_does_not_fit_is_refused_and_the_rest_goes_on,
+          a_pool_that_is_too_small_evicts, hints_of_next_use_save_blocks, what_does_not_fit_is_refused_and_the_rest_goes_on,
           a_run_of_which_all_was_refused_is_no_success, ids_that_are_no_chain_are_named_and_left_out,
           tails_within_an_entry_stay_private,
           each_token_is_counted_once, runs_end_with_their_sequence, malformed_lines_are_left_out_and_counted,

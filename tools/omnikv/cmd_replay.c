@@ -30,7 +30,7 @@
 enum {
 	OPT_TRACE = 't', OPT_MODEL = 'm', OPT_POOL = 'p', OPT_JSON = 'j',
 	OPT_FORMAT = 256, OPT_WORKLOAD, OPT_SEED, OPT_REQUESTS, OPT_STRICT, OPT_BLOCK_TOKENS, OPT_SCALE, OPT_TENANT,
-	OPT_NUMA, OPT_EVICTION, OPT_FAST, OPT_DEVICE, OPT_GPU, OPT_CONCURRENCY, OPT_SLOTS, OPT_SLOT_TOKENS, OPT_HBM,
+	OPT_NUMA, OPT_EVICTION, OPT_HINTS, OPT_FAST, OPT_DEVICE, OPT_GPU, OPT_CONCURRENCY, OPT_SLOTS, OPT_SLOT_TOKENS, OPT_HBM,
 	OPT_VERIFY, OPT_SHUFFLE, OPT_INJECT, OPT_SPILL, OPT_SPILL_SIZE, OPT_SPILL_ADMIT,
 	OPT_CLIENTS, OPT_DAEMON, OPT_KILL,
 };
@@ -58,6 +58,7 @@ static const struct argp_option okv_options[] = {
 	{ "pool", OPT_POOL, "SPEC", 0, "SIZE, embedded:SIZE[:FILE], kmod:NAME or auto:SIZE[:NAME] (default 1G)", 3 },
 	{ "numa", OPT_NUMA, "POLICY", 0, "bind:NODES, interleave:NODES or prefer:NODE", 3 },
 	{ "eviction", OPT_EVICTION, "NAME", 0, "Policy (default lru)", 3 },
+	{ "hints", OPT_HINTS, NULL, 0, "Tell the cache when each session goes on, as the trace has it", 3 },
 
 	{ "spill", OPT_SPILL, "PATH", 0, "Where blocks go that leave memory: a directory, a file or a block device", 3 },
 	{ "spill-size", OPT_SPILL_SIZE, "SIZE", 0, "Most that this takes on disk; needed where there is no store yet", 3 },
@@ -188,6 +189,9 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 	case OPT_EVICTION:
 		config->eviction = arg;
 		break;
+	case OPT_HINTS:
+		config->with_hints = true;
+		break;
 	case OPT_DEVICE:
 		if (strcmp(arg, "sim") && strcmp(arg, "sim:kernels") && strcmp(arg, "host"))
 			okv_usage("--device: '%s' is none of sim, sim:kernels and host", arg);
@@ -280,6 +284,8 @@ static void okv_check_usage(const struct okv_replay_args *args)
 		okv_usage("--clients and --kill-every need --daemon");
 	if (args->has_daemon && (args->spill_path || args->numa || config->inject != OKV_INJECT_NONE))
 		okv_usage("--daemon excludes --spill, --numa and --inject: the pool is the daemon's");
+	if (config->with_hints && args->nr_clients > 1)
+		okv_usage("--hints and --clients %u: a session's requests go to several processes; give one of them", args->nr_clients);
 	if (args->kill_ms && args->socket)
 		okv_usage("--kill-every kills the daemon, which is not to be done to that of %s; give --daemon without a socket",
 			  args->socket);
@@ -596,6 +602,7 @@ static json_t *okv_config_json(const struct okv_replay_args *args, const struct 
 	okv_set_text(object, "pool_pages", okv_page_kind_name(args->pool_info.page_kind));
 	okv_set_text(object, "numa", args->numa);
 	okv_set_text(object, "eviction", config->eviction);
+	json_object_set_new(object, "hints", json_boolean(config->with_hints));
 	okv_set_text(object, "device", config->device);
 	okv_set_text(object, "gpu", config->gpu->name);
 	okv_set(object, "slots", config->nr_slots);
@@ -801,9 +808,9 @@ static void okv_print_summary(const struct okv_replay_args *args, const struct o
 	printf("model       %s, blocks of %u tokens, %s each, granules of %s, scale %u\n", plan->layout.name,
 	       plan->block_tokens, okv_bytes_text(omnikv_plan_block_bytes(plan), a),
 	       okv_bytes_text(plan->granule_bytes, b), plan->scale);
-	printf("pool        %s: %s usable on %s pages, eviction %s\n", args->pool_spec,
+	printf("pool        %s: %s usable on %s pages, eviction %s%s\n", args->pool_spec,
 	       okv_bytes_text(args->pool_info.usable_bytes, a), okv_page_kind_name(args->pool_info.page_kind),
-	       config->eviction);
+	       config->eviction, config->with_hints ? " with hints" : "");
 	printf("device      %s as %s, %u slots of %llu tokens, %s of device memory\n", config->device, config->gpu->name,
 	       config->nr_slots, (unsigned long long)res->slot_tokens, okv_bytes_text(res->device.hbm_peak_bytes, a));
 	printf("\n");

@@ -16,6 +16,7 @@
 #include "error.h"
 #include "oracle.h"
 #include "replay.h"
+#include "sessions.h"
 #include "turns.h"
 
 #define OKV_ATTEMPTS_MAX	100
@@ -24,6 +25,7 @@
 #define OKV_TURN_TIMEOUT_NS	UINT64_C(120000000000)
 #define OKV_WAIT_MS		30000u
 #define OKV_AWAY_STEP_NS	20000000
+#define OKV_HINTS_AHEAD_NS	UINT64_C(3600000000000)
 
 /* One request in a step. */
 struct okv_flight {
@@ -70,6 +72,8 @@ struct okv_replay {
 	uint64_t		foreign_bytes;	/* of the pool, before anything: neither free nor left by an earlier manager */
 	uint64_t		start_ns;	/* by arrival: the first request, on the device's clock */
 	uint64_t		turn;		/* request that is looked up, or was last */
+	struct okv_session_step	*sessions;	/* [nr_requests]; NULL: no hints */
+	uint64_t		hints_ns;	/* the trace's first request, on the clock of hints */
 	/* of the step being filled or under way */
 	uint64_t		step_tokens;
 	uint64_t		step_wrong;
@@ -311,6 +315,30 @@ static int okv_flight_commit(struct okv_replay *rp, struct okv_flight *flight)
 	return 0;
 }
 
+/*
+ * Tell the cache when this session goes on. The trace is played faster than it was recorded, so times of its clock are
+ * given as times from the begin of the replay, an hour of which is in the future whatever it takes.
+ */
+static int okv_hint(struct okv_replay *rp, const struct okv_flight *flight)
+{
+	const struct okv_trace *trace = rp->config->trace;
+	const struct okv_session_step *step = &rp->sessions[flight->req - trace->requests];
+	struct omnikv_retention how = { .size = sizeof(how), .session = step->session };
+	uint64_t nr_full = flight->req->nr_tokens / trace->block_tokens, ms;
+	int64_t ret;
+
+	if (step->next_ns == OKV_SESSION_OVER) {
+		how.next_use_ms = OMNIKV_NEXT_USE_NEVER;
+	} else {
+		ms = (step->next_ns - trace->requests[0].time_ns + OKV_HINTS_AHEAD_NS - (okv_now_ns() - rp->hints_ns)) / 1000000;
+		how.ttl_ms = OMNIKV_RETAIN_MS_MAX;
+		how.next_use_ms = ms < OMNIKV_RETAIN_MS_MAX ? ms : OMNIKV_RETAIN_MS_MAX;
+	}
+	ret = omnikv_space_retain(rp->space, flight->keys, nr_full, flight->tail.len ? &flight->tail : NULL, &how);
+	/* A session that is worth less than all others of a full bound is not kept. */
+	return ret < 0 && ret != -EDQUOT ? (int)ret : 0;
+}
+
 /* Run the flights' step, again where it fails, then commit and close them. */
 static int okv_flights_run(struct okv_replay *rp)
 {
@@ -356,6 +384,8 @@ static int okv_flights_run(struct okv_replay *rp)
 	}
 	for (i = 0; i < rp->nr_flights; i++) {
 		ret = okv_flight_commit(rp, &rp->flights[i]);
+		if (!ret && rp->sessions)
+			ret = okv_hint(rp, &rp->flights[i]);
 		if (ret)
 			return ret;
 		if (rp->config->is_by_arrival)
@@ -938,6 +968,9 @@ int okv_replay_run(const struct okv_replay_config *config, struct okv_replay_res
 	result->slot_tokens = rp.slot_tokens;
 
 	ret = okv_open(&rp, err);
+	if (!ret && config->with_hints)
+		ret = okv_sessions_find(config->trace, &rp.sessions);
+	rp.hints_ns = okv_now_ns();
 	if (!ret)
 		ret = okv_play(&rp);
 	if (ret && !err->text[0])
@@ -946,6 +979,7 @@ int okv_replay_run(const struct okv_replay_config *config, struct okv_replay_res
 	okv_percentiles(rp.lookup_ns, rp.nr_lookups, &result->lookup_p50_ns, &result->lookup_p99_ns);
 	okv_percentiles(rp.ttft_ns, rp.nr_ttfts, &result->ttft_p50_ns, &result->ttft_p99_ns);
 	okv_close(&rp, result);
+	free(rp.sessions);
 	result->wall_s = (double)(okv_now_ns() - begin_ns) / 1e9;
 	return ret;
 }

@@ -33,6 +33,7 @@ typedef void (*okv_replay_progress_fn)(void *opaque, uint64_t done, uint64_t tot
  * @socket:          of the daemon whose manager is used; NULL: one of this process's own
  * @away_s:          how long a daemon that does not answer is waited for
  * @turns, @client:  of several processes, this is that one; NULL: there is one. Not by arrival
+ * @with_hints:      the cache is told when each session goes on (sessions.h); of one process
  * @is_by_arrival:   requests start when their time has come on the device's clock; else each starts when
  *                   the one before it is committed
  * @device:          "sim", "sim:kernels" or "host"; by arrival needs a simulated one
@@ -57,6 +58,7 @@ struct okv_replay_config {
 	struct omnikv_spill		*spill;		/* NULL: none */
 	uint32_t			spill_admit;
 	const char			*device;
+	bool				with_hints;
 	bool				is_by_arrival;
 	bool				is_verified;
 	bool				is_shuffled;
