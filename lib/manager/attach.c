@@ -478,16 +478,22 @@ static int find_asked(struct attached *at, struct remote *remote, const struct o
 {
 	struct {
 		struct okv_wire_find	find;
-		struct omnikv_key	keys[OKV_WIRE_KEYS_MAX + 1];
+		struct omnikv_key	keys[OKV_WIRE_KEYS_MAX + 2];
 	} *req;
 	struct find_reply *reply;
 	struct okv_call frame = { .type = OKV_WIRE_FIND };
+	/* What does not go into one frame goes from @first on, as far as one frame goes. */
+	bool has_parent = nr_keys > OKV_WIRE_KEYS_MAX && first;
+	uint64_t from = has_parent ? first : 0;
+	uint64_t nr_sent = nr_keys - from < OKV_WIRE_KEYS_MAX ? nr_keys - from : OKV_WIRE_KEYS_MAX;
+	bool is_cut = from + nr_sent < nr_keys;
 	uint32_t nr;
 	int ret;
 
-	if (nr_keys > OKV_WIRE_KEYS_MAX) {
-		nr_keys = OKV_WIRE_KEYS_MAX;
+	/* Where a hit can end is seen when all of it is here. */
+	if (is_cut) {
 		tail = NULL;
+		flags |= OKV_FIND_F_ANY;
 	}
 	found->nr = 0;
 	req = malloc(sizeof(*req));
@@ -495,15 +501,16 @@ static int find_asked(struct attached *at, struct remote *remote, const struct o
 	ret = req && reply ? 0 : -ENOMEM;
 	if (!ret) {
 		req->find = (struct okv_wire_find){
-			.first = first, .flags = flags, .nr_keys = nr_keys, .has_tail = tail != NULL,
+			.first = first, .flags = flags, .nr_keys = nr_sent, .has_tail = tail != NULL,
+			.has_parent = has_parent,
 		};
-		memcpy(req->keys, keys, nr_keys * sizeof(*keys));
+		memcpy(req->keys, keys + from - has_parent, (nr_sent + has_parent) * sizeof(*keys));
 		if (tail)
-			req->keys[nr_keys] = *tail;
+			req->keys[nr_sent + has_parent] = *tail;
 	}
 	if (!ret) {
 		frame.req = req;
-		frame.req_bytes = sizeof(req->find) + (nr_keys + (tail != NULL)) * sizeof(*keys);
+		frame.req_bytes = sizeof(req->find) + (nr_sent + has_parent + (tail != NULL)) * sizeof(*keys);
 		frame.reply = reply;
 		frame.reply_max = sizeof(*reply);
 		ret = call_about(at, remote, &req->find.space, &frame);
@@ -513,6 +520,7 @@ static int find_asked(struct attached *at, struct remote *remote, const struct o
 		found->nr_hit = reply->found.nr_hit;
 		found->tail_tokens = reply->found.tail_tokens;
 		found->nr = reply->found.nr;
+		found->has_more = is_cut && found->nr_hit == from + nr_sent;
 		memcpy(found->extents, reply->items, nr * sizeof(found->extents[0]));
 		memcpy(found->crcs, reply->items + nr * sizeof(found->extents[0]), nr * sizeof(found->crcs[0]));
 		ret = lease_found(at, remote->nr_groups, found);
@@ -722,13 +730,21 @@ static int attached_promise(struct okv_authority *auth, void *opaque, const stru
 static int64_t attached_prefetch(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys,
 				 size_t nr_keys)
 {
-	struct okv_wire_prefetch prefetch = { .nr_keys = nr_keys < OKV_WIRE_KEYS_MAX ? nr_keys : OKV_WIRE_KEYS_MAX };
-	struct okv_call frame = {
-		.type = OKV_WIRE_PREFETCH, .req = &prefetch, .req_bytes = sizeof(prefetch), .items = keys,
-		.items_bytes = prefetch.nr_keys * sizeof(*keys),
-	};
+	struct okv_wire_prefetch prefetch;
+	struct okv_call frame = { .type = OKV_WIRE_PREFETCH, .req = &prefetch, .req_bytes = sizeof(prefetch) };
+	uint64_t from = 0, nr;
+	int64_t ret;
 
-	return call_about(attached_of(auth), opaque, &prefetch.space, &frame);
+	/* A frame at a time, as long as all of it is there. */
+	do {
+		nr = nr_keys - from < OKV_WIRE_KEYS_MAX ? nr_keys - from : OKV_WIRE_KEYS_MAX;
+		prefetch = (struct okv_wire_prefetch){ .nr_keys = nr, .first = from };
+		frame.items = keys + from - (from != 0);
+		frame.items_bytes = (nr + (from != 0)) * sizeof(*keys);
+		ret = call_about(attached_of(auth), opaque, &prefetch.space, &frame);
+		from += nr;
+	} while (ret == (int64_t)from && from < nr_keys);
+	return ret == -ESTALE && from > nr ? (int64_t)(from - nr) : ret;
 }
 
 static int attached_note_tokens(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys, size_t nr_keys,

@@ -54,11 +54,14 @@ static int check_space_open(const struct okv_wire_space_open *open, size_t len)
 
 static int check_find(const struct okv_wire_find *find, size_t len)
 {
-	if (find->nr_keys > OKV_WIRE_KEYS_MAX || find->has_tail > 1 || find->reserved || find->flags & ~OKV_FIND_F_ANY)
+	uint32_t nr = find->nr_keys + find->has_tail + find->has_parent;
+
+	if (find->nr_keys > OKV_WIRE_KEYS_MAX || find->has_tail > 1 || find->has_parent > 1 ||
+	    find->flags & ~OKV_FIND_F_ANY || (find->has_parent && !find->first))
 		return -EINVAL;
-	if (len - sizeof(*find) != (find->nr_keys + find->has_tail) * sizeof(struct omnikv_key))
+	if (len - sizeof(*find) != nr * sizeof(struct omnikv_key))
 		return -EPROTO;
-	return are_keys(find + 1, find->nr_keys + find->has_tail) ? 0 : -EINVAL;
+	return are_keys(find + 1, nr) ? 0 : -EINVAL;
 }
 
 static int check_publish(const struct okv_wire_publish *publish, size_t len)
@@ -167,9 +170,11 @@ static int check_fields(uint32_t type, const void *payload, size_t len)
 	case OKV_WIRE_TOKENS:
 		return check_tokens(payload, len);
 	case OKV_WIRE_PREFETCH:
-		if (prefetch->reserved)
+		if (!prefetch->nr_keys || prefetch->nr_keys > OKV_WIRE_KEYS_MAX)
 			return -EINVAL;
-		return check_list(prefetch, sizeof(*prefetch), prefetch->nr_keys, len);
+		if (len - sizeof(*prefetch) != (prefetch->nr_keys + (prefetch->first != 0)) * sizeof(struct omnikv_key))
+			return -EPROTO;
+		return are_keys(prefetch + 1, prefetch->nr_keys + (prefetch->first != 0)) ? 0 : -EINVAL;
 	case OKV_WIRE_RETAIN:
 		return check_retain(payload);
 	case OKV_WIRE_GIVE:

@@ -81,14 +81,21 @@ struct okv_wire_space {
 	uint64_t	space;
 };
 
-/** @nr_keys keys, and the tail's where @has_tail. */
+/**
+ * struct okv_wire_find - a lookup
+ * @first:      block that is described first
+ * @has_parent: 1: the keys are those from @first on, and that of the block before stands in front of them; else
+ *              they begin with block 0. For prompts that are longer than a frame
+ *
+ * @nr_keys keys, and the tail's where @has_tail.
+ */
 struct okv_wire_find {
 	uint64_t	space;
 	uint64_t	first;
 	uint32_t	flags;		/* OKV_FIND_F_* */
 	uint32_t	nr_keys;
 	uint32_t	has_tail;
-	uint32_t	reserved;
+	uint32_t	has_parent;
 };
 
 /** [nr][groups] extents, as many sums. */
@@ -186,10 +193,11 @@ struct okv_wire_join {
 	uint32_t		reserved;
 };
 
+/** @first: 0, or the keys are those from there on, and that of the block before stands in front of them */
 struct okv_wire_prefetch {
 	uint64_t	space;
 	uint32_t	nr_keys;
-	uint32_t	reserved;
+	uint32_t	first;
 };
 
 /** @key: of the last block of the path, at @position; len 0: nothing is retained any more */

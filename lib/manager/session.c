@@ -9,6 +9,7 @@
 #include "manager/session.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "failpoint.h"
@@ -67,6 +68,42 @@ int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, c
 out:
 	okv_visit_leave(&visit);
 	return ret;
+}
+
+int okv_session_path(struct omnikv_space *space, const struct omnikv_key *parent, uint64_t first,
+		     const struct omnikv_key *keys, size_t nr_keys, struct omnikv_key **out)
+{
+	struct okv_index *index = space->shelf->index;
+	struct omnikv_key *all = NULL;
+	struct okv_index_info info;
+	struct okv_visit visit;
+	uint64_t position;
+	uint32_t entry;
+	int ret = -ESTALE;
+
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	entry = okv_index_find(index, space->id, parent);
+	/* No path is longer than there are entries. */
+	if (entry == OKV_ENTRY_NONE || !first || first > okv_index_nr_ids(index) || okv_index_get(index, entry, &info) ||
+	    info.position != first - 1)
+		goto out;
+	all = malloc((first + nr_keys) * sizeof(*all));
+	ret = all ? 0 : -ENOMEM;
+	for (position = first; position-- > 0 && !ret; entry = info.parent) {
+		ret = okv_index_get(index, entry, &info);
+		if (!ret)
+			all[position] = info.key;
+	}
+out:
+	okv_visit_leave(&visit);
+	if (ret) {
+		free(all);
+		return ret;
+	}
+	memcpy(&all[first], keys, nr_keys * sizeof(*all));
+	*out = all;
+	return 0;
 }
 
 /* Where the blocks of @pub belong: the entry of their parent. */

@@ -18,6 +18,16 @@
  */
 int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *keys,
 		     size_t nr_keys, const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found);
+/**
+ * okv_session_path() - all keys of a prompt of which the begin is cached
+ * @parent: key of the block at @first - 1
+ * @keys:   [nr_keys], those from @first on
+ * @out:    [@first + @nr_keys]; free() it
+ *
+ * Return: 0, or -ESTALE (that block is not there), -ENOMEM.
+ */
+int okv_session_path(struct omnikv_space *space, const struct omnikv_key *parent, uint64_t first,
+		     const struct omnikv_key *keys, size_t nr_keys, struct omnikv_key **out);
 /** See okv_authority_ops. @client owns the extents, seals them, and leases them where it does not hold them already. */
 int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client, bool is_held,
 			const struct okv_publication *pub);

@@ -48,7 +48,8 @@ static void check_request(uint32_t type, const void *payload)
 		break;
 	case OKV_WIRE_FIND:
 		must(find->nr_keys <= OKV_WIRE_KEYS_MAX);
-		touch(find + 1, (find->nr_keys + find->has_tail) * sizeof(struct omnikv_key));
+		must(!find->has_parent || find->first);
+		touch(find + 1, (find->nr_keys + find->has_tail + find->has_parent) * sizeof(struct omnikv_key));
 		break;
 	case OKV_WIRE_PUBLISH:
 		must(publish->nr && publish->nr <= OKV_AUTHORITY_BLOCKS && publish->nr_groups <= OMNIKV_GROUPS_MAX);
@@ -74,7 +75,7 @@ static void check_request(uint32_t type, const void *payload)
 		must(give->key.len && give->timeout_ms && give->timeout_ms <= OMNIKV_GIVE_MS_MAX);
 		break;
 	case OKV_WIRE_PREFETCH:
-		touch(prefetch + 1, prefetch->nr_keys * sizeof(struct omnikv_key));
+		touch(prefetch + 1, (prefetch->nr_keys + (prefetch->first != 0)) * sizeof(struct omnikv_key));
 		break;
 	case OKV_WIRE_TOKENS:
 		must(tokens->nr_keys && tokens->nr_keys * tokens->block_tokens <= OKV_WIRE_TOKENS_MAX);

@@ -378,6 +378,58 @@ static void what_leaves_a_full_pool_comes_back_from_nvme(void **state)
 	}
 }
 
+/* Of a prompt that is longer than one frame, and than two, nothing is missing: whoever asks sees no bound. */
+static void the_longest_prompts_come_back_from_nvme_whole(void **state)
+{
+	char store[160], file[200];
+	const char *const spilling[] = {
+		"--pool", "48M", "--reserve", "1M", "--spill", store, "--spill-size", "512M", NULL,
+	};
+
+	/* Thousands of blocks are written for one append, on whatever disk this is. */
+	const struct omnikv_attach_config patient = { .size = sizeof(patient), .deadline_ms = 60000 };
+
+	(void)state;
+	for (int shape = KV_SHAPE_FULL; shape <= KV_SHAPE_HYBRID; shape++) {
+		struct omnikv_manager_stats shared = { .size = sizeof(shared) };
+		const uint64_t nr_blocks = shape == KV_SHAPE_MIXED ? 2300 : 4100;
+		struct kv_story story, other;
+		struct daemon_case daemon;
+		struct omnikv_key *keys;
+		struct kv_world world;
+
+		daemon_case_init(&daemon);
+		snprintf(store, sizeof(store), "%s/store", daemon.dir);
+		snprintf(file, sizeof(file), "%s/omnikv.spill", store);
+		daemon_start(&daemon, spilling);
+		kv_world_connect(&world, shape, T, daemon.socket, &patient);
+		make_story(&story, 1, nr_blocks * T + 8);
+		assert_int_equal(play(&world, &story, true), 0);
+		keys = kv_keys(&world, &story, nr_blocks);
+		for (uint32_t round = 0; round < 2; round++) {
+			for (uint32_t i = 0; i < 4; i++) {
+				make_story(&other, 100 + 10 * round + i, nr_blocks * T);
+				play(&world, &other, false);
+				kv_story_free(&other);
+			}
+			assert_int_equal(omnikv_lookup(world.space, keys, nr_blocks), 0);
+			if (round && shape == KV_SHAPE_FULL)
+				assert_int_equal(omnikv_space_prefetch(world.space, keys, nr_blocks), nr_blocks);
+			assert_int_equal(hit_of(&world, &story), story.nr_tokens);
+		}
+		assert_int_equal(omnikv_manager_shared_stats(world.manager, &shared), 0);
+		assert_int_equal(shared.blocks_lost, 0);
+		kv_world_check(&world);
+		kv_world_detach(&world);
+		free(keys);
+		kv_story_free(&story);
+		assert_int_equal(daemon_stop(&daemon, NULL), 0);
+		unlink(file);
+		rmdir(store);
+		daemon_case_fini(&daemon);
+	}
+}
+
 /* F1: the same tokens of another tenant, adapter, salt or epoch are another prefix, over a daemon too. */
 static void tenants_of_a_daemon_never_share_a_hit(void **state)
 {
@@ -527,6 +579,7 @@ int main(void)
 		cmocka_unit_test(a_new_epoch_outlives_the_daemon),
 		cmocka_unit_test(a_full_pool_makes_room_at_once),
 		cmocka_unit_test(what_leaves_a_full_pool_comes_back_from_nvme),
+		cmocka_unit_test(the_longest_prompts_come_back_from_nvme_whole),
 		cmocka_unit_test(tenants_of_a_daemon_never_share_a_hit),
 		cmocka_unit_test(who_computes_a_block_is_waited_for),
 		cmocka_unit_test(a_killed_process_leaves_nothing_behind),

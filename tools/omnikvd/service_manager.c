@@ -323,20 +323,38 @@ static int fetch_later(struct okv_daemon *daemon, const struct okv_request *req,
 	return ret ? ret : OKV_REPLY_LATER;
 }
 
-static int handle_find(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+/* With all keys, from the first block on. */
+static int find_whole(struct okv_server *server, const struct okv_request *req, struct omnikv_space *space,
+		      const struct okv_wire_find *find, const struct omnikv_key *keys, struct okv_reply *reply)
 {
-	const struct okv_wire_find *find = req->payload;
-	const struct omnikv_key *keys = (const void *)(find + 1);
 	const struct omnikv_key *tail = find->has_tail ? &keys[find->nr_keys] : NULL;
-	struct omnikv_space *space = space_of(server, req->peer, find->space);
 	const struct okv_promoted none = { 0 };
 
-	if (!space)
-		return -ENOENT;
 	if (daemon_of(server)->errands && okv_tier_has_more(space, keys, find->nr_keys, tail) &&
 	    fetch_later(daemon_of(server), req, space, find, keys) == OKV_REPLY_LATER)
 		return OKV_REPLY_LATER;
 	return find_now(space, find, keys, &none, reply->payload, &reply->length);
+}
+
+static int handle_find(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
+{
+	struct okv_wire_find find = *(const struct okv_wire_find *)req->payload;
+	const struct omnikv_key *keys = (const void *)((const struct okv_wire_find *)req->payload + 1);
+	struct omnikv_space *space = space_of(server, req->peer, find.space);
+	struct omnikv_key *path;
+	int ret;
+
+	if (!space)
+		return -ENOENT;
+	if (!find.has_parent)
+		return find_whole(server, req, space, &find, keys, reply);
+	ret = okv_session_path(space, keys, find.first, keys + 1, find.nr_keys + find.has_tail, &path);
+	if (ret)
+		return ret;
+	find.nr_keys += find.first;
+	ret = find_whole(server, req, space, &find, path, reply);
+	free(path);
+	return ret;
 }
 
 static int handle_use(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
@@ -616,13 +634,26 @@ static int handle_prefetch(struct okv_server *server, const struct okv_request *
 	const struct okv_wire_prefetch *prefetch = req->payload;
 	const struct omnikv_key *keys = (const void *)(prefetch + 1);
 	struct omnikv_space *space = space_of(server, req->peer, prefetch->space);
+	struct okv_wire_find find = { .nr_keys = prefetch->nr_keys };
+	struct omnikv_key *path = NULL;
+	int ret = 0;
 
 	(void)reply;
 	if (!space)
 		return -ENOENT;
+	if (prefetch->first) {
+		ret = okv_session_path(space, keys, prefetch->first, keys + 1, prefetch->nr_keys, &path);
+		if (ret)
+			return ret;
+		find.nr_keys += prefetch->first;
+		keys = path;
+	}
 	if (!daemon_of(server)->errands)
-		return (int)omnikv_space_prefetch(space, keys, prefetch->nr_keys);
-	return fetch_later(daemon_of(server), req, space, &(struct okv_wire_find){ .nr_keys = prefetch->nr_keys }, keys);
+		ret = (int)omnikv_space_prefetch(space, keys, find.nr_keys);
+	else
+		ret = fetch_later(daemon_of(server), req, space, &find, keys);
+	free(path);
+	return ret;
 }
 
 /* Before their blocks come: who publishes tells of the tokens first. */
