@@ -12,11 +12,13 @@ uint32_t okv_reclaim_choose(const struct okv_reclaim_view *views, uint32_t nr, u
 
 	for (uint32_t i = 0; i < nr; i++) {
 		const struct okv_reclaim_view *v = &views[i];
+		uint64_t moved = segment_bytes >> OKV_RECLAIM_MOVE_SHIFT;
 		double gain, cost, score;
 
 		if (!v->is_candidate)
 			continue;
-		gain = (double)(segment_bytes - (v->hot_bytes < segment_bytes ? v->hot_bytes : segment_bytes));
+		moved = v->hot_bytes < moved ? v->hot_bytes : moved;
+		gain = (double)(segment_bytes - moved);
 		cost = (double)v->hot_bytes + (double)(v->live_bytes - v->hot_bytes) / 4 + OKV_SPILL_PAGE;
 		score = (gain + 1) * ((double)v->age_ns + 1) / cost;
 		if (best == OKV_CATALOG_NONE || score > best_score) {

@@ -20,8 +20,6 @@
 
 #define BACKOFF_MIN_NS		UINT64_C(1000000000)
 #define BACKOFF_MAX_NS		UINT64_C(30000000000)
-/* Of a segment, how much of it reclaim may move. */
-#define MOVE_SHIFT		2
 /* One write is the header's. */
 #define BATCH_IOS		(OKV_STORE_IOS - 1)
 
@@ -404,7 +402,7 @@ int okv_store_bounce(struct okv_store *store, uint32_t index, const struct okv_r
 /* Copy what was read since it was written to the active segment, as far as a part of it. */
 static void move_hot(struct okv_store *store, uint32_t victim)
 {
-	uint64_t left = store->super.segment_bytes >> MOVE_SHIFT;
+	uint64_t left = store->super.segment_bytes >> OKV_RECLAIM_MOVE_SHIFT;
 	struct okv_segment *segment = &store->segments[victim];
 	struct okv_record rec;
 
@@ -584,7 +582,7 @@ static bool is_too_big(const struct okv_store *store, const struct okv_record *r
 {
 	uint64_t bytes = okv_batch_header_bytes(okv_record_bytes(rec)) + okv_record_payload(rec) + 4 * OKV_SPILL_PAGE;
 
-	return bytes > store->super.segment_bytes - (store->super.segment_bytes >> MOVE_SHIFT);
+	return bytes > store->super.segment_bytes - (store->super.segment_bytes >> OKV_RECLAIM_MOVE_SHIFT);
 }
 
 /* Write as many of @puts as go into one batch: *@nr_done, also where they could not be written. */

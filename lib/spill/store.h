@@ -170,7 +170,7 @@ bool okv_store_find(struct okv_store *store, const uint8_t ns[32], const struct 
  * struct okv_store_put - one block to store
  * @rec:  ns, key, parent, nr_tokens, position and parts are the caller's; the rest is filled in
  * @bufs: [rec.nr_parts], aligned to a page; that of an empty part is not looked at
- * @res:  0 (also where it is stored already), -E2BIG (larger than a segment), -ENOSPC, -EDQUOT, -EIO, -ETIME
+ * @res:  0 (also where it is stored already), -E2BIG (larger than a segment), -ENOSPC, -EDQUOT, -EFBIG, -EIO, -ETIME
  */
 struct okv_store_put {
 	struct okv_record	rec;
@@ -265,6 +265,9 @@ void okv_segment_clear(struct okv_store *store, uint32_t segment);
 /** Write table and trailer. Under io_lock. */
 int okv_segment_write_table(struct okv_store *store, uint32_t segment);
 
+/** Of a segment, how much of it reclaim may move. */
+#define OKV_RECLAIM_MOVE_SHIFT	2
+
 /** One segment as reclaim sees it. */
 struct okv_reclaim_view {
 	bool		is_candidate;
@@ -276,8 +279,9 @@ struct okv_reclaim_view {
 /**
  * okv_reclaim_choose() - the segment that is cheapest to lose for what it gives
  *
- * benefit / cost = what is gained (all but the hot bytes, which are kept and written again) x age, over what it
- * costs (the hot bytes to move, a quarter of the live cold ones as hits lost, and one page).
+ * benefit / cost = what is gained (all but the hot bytes that are moved, at most a quarter) x age, over what it
+ * costs (the hot bytes, to move or as hits lost, a quarter of the live cold ones as hits lost, and one page). So what
+ * was read once makes way too, when it is some five times as old as what never was.
  *
  * Return: its index, or OKV_CATALOG_NONE.
  */

@@ -378,6 +378,12 @@ static void spill_reclaim_weighs_gain_against_cost(void **state)
 	assert_int_equal(okv_reclaim_choose(views, 4, 1 << 20), 3);
 	views[2].age_ns = 1000000;
 	assert_int_equal(okv_reclaim_choose(views, 4, 1 << 20), 2);
+	/* What was read once makes way in the end, also where all of a segment was. */
+	views[2] = (struct okv_reclaim_view){ .is_candidate = true, .live_bytes = 1000000, .hot_bytes = 1000000, .age_ns = 3000 };
+	views[3] = (struct okv_reclaim_view){ .is_candidate = true, .live_bytes = 1000000, .age_ns = 1000 };
+	assert_int_equal(okv_reclaim_choose(views, 4, 1 << 20), 3);
+	views[2].age_ns = 6000;
+	assert_int_equal(okv_reclaim_choose(views, 4, 1 << 20), 2);
 }
 
 int main(void)
