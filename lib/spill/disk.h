@@ -42,7 +42,7 @@ struct okv_disk;
  * @run:      do all of @ios, in any order, within @deadline_ns; 0 with each @res set, or -ETIME:
  *            some are still under way and their memory is in use until @is_idle says otherwise
  * @sync:     what was written before is durable; 0 or a negative errno
- * @reserve:  room for these bytes will not run out; -ENOSPC, -EDQUOT; 0 also where that cannot be had
+ * @reserve:  room for these bytes will not run out; -ENOSPC, -EDQUOT, -EFBIG; 0 also where that cannot be had
  * @discard:  these bytes are not needed; a hint
  * @free_bytes: what the file system could still give
  * @bytes:    length of the disk now

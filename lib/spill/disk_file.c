@@ -346,12 +346,37 @@ static bool file_is_idle(struct okv_disk *disk)
 	return !file->nr_stuck;
 }
 
+/* Beyond this a write is a signal that ends the process (SIGXFSZ) before it is an error. */
+static uint64_t longest_file(const struct okv_disk_file *file)
+{
+	struct rlimit limit;
+
+	if (file->info.is_device || getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY)
+		return UINT64_MAX;
+	return limit.rlim_cur;
+}
+
+/* Does one of them write where it may not? Then none of them is begun. */
+static bool is_too_far(const struct okv_disk_file *file, struct okv_disk_io *ios, uint32_t nr)
+{
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < nr; i++)
+		if (ios[i].is_write && ios[i].off + ios[i].bytes > end)
+			end = ios[i].off + ios[i].bytes;
+	if (!end || end <= longest_file(file))
+		return false;
+	for (uint32_t i = 0; i < nr; i++)
+		ios[i].res = -EFBIG;
+	return true;
+}
+
 static int file_run(struct okv_disk *disk, struct okv_disk_io *ios, uint32_t nr, uint64_t deadline_ns)
 {
 	struct okv_disk_file *file = file_of(disk);
 	int ret = 1;
 
-	if (!nr)
+	if (!nr || is_too_far(file, ios, nr))
 		return 0;
 	if (file->info.is_uring)
 		ret = run_ring(file, ios, nr, deadline_ns);
@@ -386,6 +411,8 @@ static int file_reserve(struct okv_disk *disk, uint64_t off, uint64_t bytes)
 		return ret;
 	if (file->info.is_device)
 		return 0;
+	if (off + bytes > longest_file(file))
+		return -EFBIG;
 	for (uint32_t i = 0; i < TRIES_MAX; i++) {
 		if (!fallocate(file->fd, 0, off, bytes))
 			return 0;

@@ -74,6 +74,8 @@ static const char *error_text(int error)
 		return "no space left";
 	case -EDQUOT:
 		return "quota exceeded";
+	case -EFBIG:
+		return "the file may not get longer (ulimit -f, or the file system's own limit)";
 	case -ETIME:
 		return "the disk does not answer";
 	case -ENOMEM:
@@ -466,7 +468,7 @@ static bool reclaim(struct okv_store *store)
 
 /* ---- the active segment --------------------------------------------------------------------- */
 
-/* A free segment that has its room, or -ENOSPC, -EDQUOT. */
+/* A free segment that has its room, or -ENOSPC, -EDQUOT, -EFBIG. */
 static int find_free(struct okv_store *store, uint32_t *index)
 {
 	int ret = -ENOSPC;
@@ -502,7 +504,7 @@ static int begin_segment(struct okv_store *store)
 
 	ret = find_free(store, &index);
 	/* The file cannot have more: make do with what it has. */
-	if ((ret == -ENOSPC || ret == -EDQUOT) && reclaim(store))
+	if ((ret == -ENOSPC || ret == -EDQUOT || ret == -EFBIG) && reclaim(store))
 		ret = find_free(store, &index);
 	if (ret)
 		return ret;
