@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Replay with a spill store, killed and started again; omnikv spill stat and check, word for word."""
 
+import json
 import os
 import signal
 import subprocess
@@ -50,6 +51,25 @@ def killed_run_leaves_no_wrong_byte():
         ratios(found)
         spill = found["spill"]
         print(f"# {spill['recovered_blocks']} blocks recovered, {spill['recovered_hits']} hits of them, {spill['blocks_bad']} bad")
+
+
+def odd_block_sizes_come_back_whole():
+    # 4096 - 512 bytes a block of 512 tokens, and 1.5 MiB + 512.
+    for k, v, pool in ((3, 4, "512K"), (1536, 1537, "32M")):
+        with cli.temporary() as top:
+            model, trace = os.path.join(top, "model.json"), os.path.join(top, "t.jsonl")
+            planes = [{"role": role, "dtype": "u8", "heads": 1, "elems": elems} for role, elems in (("k", k), ("v", v))]
+            with open(model, "w", encoding="utf-8") as file:
+                json.dump({"name": "odd", "nr_layers": 1, "groups": [{"kind": "full", "layers": "all", "planes": planes}]}, file)
+            with open(trace, "w", encoding="utf-8") as file:
+                for i in 2 * list(range(80)):
+                    file.write(json.dumps({"timestamp": 0, "input_length": 1536, "hash_ids": [3 * i, 3 * i + 1, 3 * i + 2]}) + "\n")
+            found = cli.clean(cli.replay("--trace", trace, FAST, "--model", model, "--pool", pool, "--spill",
+                                         os.path.join(top, "s"), "--spill-size", "1G"), blocks_hit=240)
+            ratios(found)
+            if not found["blocks_hit_nvme"]:
+                raise AssertionError(f"nothing came back from the store in blocks of {512 * (k + v)} bytes")
+            cli.equal((found["spill"]["blocks_lost"], found["spill"]["blocks_bad"]), (0, 0), "lost and bad blocks")
 
 
 def conversations_hit_as_in_a_pool_that_holds_them_all():
@@ -127,5 +147,5 @@ def mistakes_are_named():
 
 
 if __name__ == "__main__":
-    cli.main([small_pool_hits_as_a_large_one, killed_run_leaves_no_wrong_byte,
+    cli.main([small_pool_hits_as_a_large_one, killed_run_leaves_no_wrong_byte, odd_block_sizes_come_back_whole,
               conversations_hit_as_in_a_pool_that_holds_them_all, text_is_as_it_always_was, mistakes_are_named])

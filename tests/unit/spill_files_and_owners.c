@@ -214,15 +214,25 @@ static void spill_survives_kill_at_any_moment(void **state)
 	(void)state;
 	for (uint32_t round = 0; round < 6; round++) {
 		struct omnikv_spill *spill;
-		pid_t pid = fork();
+		int begun[2];
+		char c;
+		pid_t pid;
 
+		assert_int_equal(pipe(begun), 0);
+		pid = fork();
 		if (!pid) {
 			if (omnikv_spill_open(dir, &config, &spill, NULL))
 				_exit(1);
-			for (uint64_t id = 0;; id += 5)
+			for (uint64_t id = 0;; id += 5) {
 				if (spill_put_run(spill->store, round, id, id + 5, BLOCK, 1))
 					_exit(2);
+				if (!id)
+					(void)!write(begun[1], "x", 1);
+			}
 		}
+		close(begun[1]);
+		assert_int_equal(read(begun[0], &c, 1), 1);
+		close(begun[0]);
 		usleep(2000 + spill_random(&seed) % 60000);
 		kill(pid, SIGKILL);
 		waitpid(pid, NULL, 0);
@@ -475,6 +485,14 @@ static void spill_10000_blocks_are_found_after_kill(void **state)
 	omnikv_spill_close(spill);
 	snprintf(path, sizeof(path), "%s/stranger", dir);
 	assert_int_equal(mkdir(path, 0700), 0);
+	for (uint32_t i = 0; i < 10; i++) {
+		snprintf(path, sizeof(path), "%s/omnikv.spill.%u", dir, i);
+		fd = open(path, O_CREAT | O_WRONLY | O_EXCL, 0600);
+		assert_int_equal(write(fd, "mine", 4), 4);
+		close(fd);
+	}
+	snprintf(path, sizeof(path), "%s/link", dir);
+	assert_int_equal(symlink("omnikv.spill", path), 0);
 	spill = must_open(&config);
 	assert_int_equal(stats_of(spill).recovered_records, 10000);
 	assert_true(stats_of(spill).open_s < 10);
@@ -483,7 +501,35 @@ static void spill_10000_blocks_are_found_after_kill(void **state)
 	assert_int_equal(nr_hit, 10000 - nr_damaged);
 	assert_int_equal(stats_of(spill).bad_records, nr_damaged);
 	omnikv_spill_close(spill);
+	assert_int_equal(unlink(path), 0);
+	for (uint32_t i = 0; i < 10; i++) {
+		char mine[8];
+
+		snprintf(path, sizeof(path), "%s/omnikv.spill.%u", dir, i);
+		fd = open(path, O_RDONLY);
+		assert_int_equal(read(fd, mine, sizeof(mine)), 4);
+		assert_memory_equal(mine, "mine", 4);
+		close(fd);
+		assert_int_equal(unlink(path), 0);
+	}
+	snprintf(path, sizeof(path), "%s/stranger", dir);
 	assert_int_equal(rmdir(path), 0);
+}
+
+/* What lies at the store's place but is not a file of its own is not followed. */
+static void spill_behind_a_symbolic_link_is_refused(void **state)
+{
+	struct omnikv_spill_config config = options(0);
+	struct omnikv_spill *spill;
+	struct omnikv_error err;
+	char path[200];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/omnikv.spill", dir);
+	assert_int_equal(symlink("/etc/hostname", path), 0);
+	assert_int_equal(omnikv_spill_open(dir, &config, &spill, &err), -ELOOP);
+	assert_non_null(strstr(err.text, "omnikv.spill"));
+	assert_int_equal(unlink(path), 0);
 }
 
 static void spill_works_on_tmpfs(void **state)
@@ -522,6 +568,7 @@ int main(void)
 		TEST(spill_pool_memory_is_registered),
 		TEST(spill_paths_are_checked),
 		TEST(spill_10000_blocks_are_found_after_kill),
+		TEST(spill_behind_a_symbolic_link_is_refused),
 		TEST(spill_works_on_tmpfs),
 	};
 
