@@ -14,7 +14,7 @@ HERE = os.path.join(cli.TOP, "tests", "cli", "bench")
 HUGE = "/proc/sys/vm/nr_hugepages"
 # Rows of each benchmark.
 ROWS = {"gather": ["M1", "M1", "M10"] * 4, "scatter": ["M2", "M2", "M10"] * 4, "match": ["M3"] * 11, "readers": ["M3"] * 4,
-        "life": ["M4"] * 4, "ring": ["M5"] * 6, "fork": ["fork"] * 2}
+        "life": ["M4"] * 4, "ring": ["M5"] * 6, "fork": ["fork"] * 2, "spill": ["M9"] * 12}
 
 
 def path(name):
@@ -67,6 +67,11 @@ def mistakes_are_told():
         (["bench", "ring", "--footprint", "1M"], ["--footprint", "1M", "16M"]),
         (["bench", "ring", "--from", path("run.json")], ["--from", "ring"]),
     ])
+    for where in (os.path.join(HERE, "nonesuch"), os.path.join(HERE, "run.json", "below")):
+        done = cli.run("bench", "spill", "--footprint", "16M", "--disk", where)
+        cli.equal((done.status, done.err.count("\n")), (1, 1), "status and lines of errors", done)
+        if where not in done.err or "--disk" not in done.err:
+            raise AssertionError(f"neither {where} nor --disk in the message\n{done}")
 
 
 def what_is_no_result_is_refused():
@@ -102,7 +107,9 @@ def more_memory_than_there_is_is_refused():
 def every_benchmark_fills_its_rows():
     listed = [line.split()[0] for line in cli.run("bench", "--list").out.splitlines()]
     cli.equal(listed, list(ROWS), "the benchmarks")
-    done = cli.run("bench", "all", "--footprint", "16M", "--rounds", "2", "--json")
+    with cli.temporary() as directory:
+        done = cli.run("bench", "all", "--footprint", "16M", "--rounds", "2", "--disk", directory, "--json")
+        cli.equal(os.listdir(directory), [], "what is left on the disk", done)
     found = cli.fields(done, footprint_bytes=16 << 20, huge_pages_reserved=0)
     cli.equal([row["row"] for row in found["rows"]], sum(ROWS.values(), []), "the rows", done)
     seen = set()

@@ -55,11 +55,13 @@ struct okv_bench_row;
  * @nr_rounds:      samples of each row
  * @footprint_bytes: what is worked on; the default is 1 GiB, beyond any cache
  * @nr_huge_pages:  reserved for this run
+ * @disk:           directory for what needs a disk
  */
 struct okv_bench {
 	unsigned int		nr_rounds;
 	uint64_t		footprint_bytes;
 	uint64_t		nr_huge_pages;
+	const char		*disk;
 	unsigned int		nr_rows;
 	struct okv_bench_row	*rows;
 	unsigned int		first_row;	/* of the benchmark that runs */
@@ -90,6 +92,7 @@ void okv_bench_must(bool is_right, const char *what);
  * struct okv_benchmark
  * @rows: names of its rows, separated by spaces
  * @need_bytes: memory for a footprint
+ * @need_disk:  room on the disk for it; NULL: none
  */
 struct okv_benchmark {
 	const char	*name;
@@ -97,6 +100,7 @@ struct okv_benchmark {
 	const char	*summary;
 	uint64_t	(*need_bytes)(uint64_t footprint_bytes);
 	void		(*run)(struct okv_bench *bench);
+	uint64_t	(*need_disk)(uint64_t footprint_bytes);
 };
 
 void okv_bench_gather(struct okv_bench *bench);
@@ -111,6 +115,9 @@ void okv_bench_ring(struct okv_bench *bench);
 uint64_t okv_bench_ring_need(uint64_t footprint_bytes);
 void okv_bench_fork(struct okv_bench *bench);
 uint64_t okv_bench_fork_need(uint64_t footprint_bytes);
+void okv_bench_spill(struct okv_bench *bench);
+uint64_t okv_bench_spill_need(uint64_t footprint_bytes);
+uint64_t okv_bench_spill_disk_need(uint64_t footprint_bytes);
 
 /** Start and end of a benchmark: its rows are told which pages it ran on, its memory is freed. */
 void okv_bench_begin(struct okv_bench *bench);

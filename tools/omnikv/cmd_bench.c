@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "bench.h"
 #include "cmd.h"
@@ -20,7 +21,7 @@
 
 enum {
 	OPT_JSON = 'j',
-	OPT_COMPARE = 256, OPT_SVG, OPT_ROUNDS, OPT_HUGE, OPT_LIST, OPT_FROM, OPT_FOOTPRINT,
+	OPT_COMPARE = 256, OPT_SVG, OPT_ROUNDS, OPT_HUGE, OPT_LIST, OPT_FROM, OPT_FOOTPRINT, OPT_DISK,
 };
 
 static const struct argp_option okv_options[] = {
@@ -28,6 +29,7 @@ static const struct argp_option okv_options[] = {
 	{ "rounds", OPT_ROUNDS, "N", 0, "Measure everything N times, interleaved (default 5)", 0 },
 	{ "hugepages", OPT_HUGE, "N", 0, "Reserve N huge pages of 2M for the run and give them back (needs root)", 0 },
 	{ "footprint", OPT_FOOTPRINT, "SIZE", 0, "Work on so much memory (default 1G; less than the caches measures caches)", 0 },
+	{ "disk", OPT_DISK, "DIR", 0, "What needs a disk works in DIR (default /var/tmp)", 0 },
 	{ "json", OPT_JSON, NULL, 0, "One JSON object", 0 },
 	{ "compare", OPT_COMPARE, "FILE", 0, "Also compare with an earlier run's JSON", 0 },
 	{ "svg", OPT_SVG, "FILE", 0, "Also draw the ratios", 0 },
@@ -36,13 +38,15 @@ static const struct argp_option okv_options[] = {
 };
 
 static const struct okv_benchmark okv_benchmarks[] = {
-	{ "gather", "M1 M10", "scattered pieces into one buffer, without and with checksums", okv_bench_copy_need, okv_bench_gather },
-	{ "scatter", "M2 M10", "one buffer into scattered pieces, without and with checksums", okv_bench_copy_need, okv_bench_scatter },
-	{ "match", "M3", "the longest cached prefix of a prompt, hashing included", okv_bench_index_need, okv_bench_match },
-	{ "readers", "M3", "lookups of other processes in an index that changes", okv_bench_readers_need, okv_bench_readers },
-	{ "life", "M4", "evict, free, allocate and insert blocks in a full pool", okv_bench_index_need, okv_bench_life },
-	{ "ring", "M5", "operations to a worker and back, and what an idle ring costs", okv_bench_ring_need, okv_bench_ring },
-	{ "fork", "fork", "forks of a long sequence, and their first append", okv_bench_fork_need, okv_bench_fork },
+	{ "gather", "M1 M10", "scattered pieces into one buffer, without and with checksums", okv_bench_copy_need, okv_bench_gather, NULL },
+	{ "scatter", "M2 M10", "one buffer into scattered pieces, without and with checksums", okv_bench_copy_need, okv_bench_scatter, NULL },
+	{ "match", "M3", "the longest cached prefix of a prompt, hashing included", okv_bench_index_need, okv_bench_match, NULL },
+	{ "readers", "M3", "lookups of other processes in an index that changes", okv_bench_readers_need, okv_bench_readers, NULL },
+	{ "life", "M4", "evict, free, allocate and insert blocks in a full pool", okv_bench_index_need, okv_bench_life, NULL },
+	{ "ring", "M5", "operations to a worker and back, and what an idle ring costs", okv_bench_ring_need, okv_bench_ring, NULL },
+	{ "fork", "fork", "forks of a long sequence, and their first append", okv_bench_fork_need, okv_bench_fork, NULL },
+	{ "spill", "M9", "blocks to NVMe and back, beside fio where it is installed", okv_bench_spill_need, okv_bench_spill,
+	  okv_bench_spill_disk_need },
 };
 
 #define NR_BENCHMARKS	(sizeof(okv_benchmarks) / sizeof(okv_benchmarks[0]))
@@ -96,6 +100,9 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		args->bench.footprint_bytes = okv_size("--footprint", arg);
 		if (args->bench.footprint_bytes < FOOTPRINT_MIN || args->bench.footprint_bytes > FOOTPRINT_MAX)
 			okv_usage("--footprint: %s is not between 16M and 1T", arg);
+		break;
+	case OPT_DISK:
+		args->bench.disk = arg;
 		break;
 	case OPT_JSON:
 		args->is_json = true;
@@ -157,6 +164,17 @@ static int okv_run_one(struct okv_bench *bench, const struct okv_benchmark *benc
 	if (need > have)
 		return okv_fail("%s: needs %s of memory and %s is available; free some, or give --footprint SIZE", benchmark->name,
 				okv_bytes_text(need, need_text), okv_bytes_text(have, have_text));
+	if (benchmark->need_disk) {
+		struct statvfs vfs;
+
+		if (statvfs(bench->disk, &vfs))
+			return okv_fail("%s: %s: %s; give --disk DIR", benchmark->name, bench->disk, strerror(errno));
+		need = benchmark->need_disk(bench->footprint_bytes);
+		have = (uint64_t)vfs.f_bavail * vfs.f_frsize;
+		if (need > have)
+			return okv_fail("%s: needs %s in %s and %s is free there; give --disk DIR, or --footprint SIZE", benchmark->name,
+					okv_bytes_text(need, need_text), bench->disk, okv_bytes_text(have, have_text));
+	}
 	okv_bench_begin(bench);
 	benchmark->run(bench);
 	okv_bench_end(bench);
@@ -231,7 +249,7 @@ static int okv_show(const struct okv_bench_args *args, const json_t *run, const 
 
 int okv_cmd_bench(int argc, char **argv)
 {
-	struct okv_bench_args args = { .bench = { .nr_rounds = 5, .footprint_bytes = 1ull << 30 } };
+	struct okv_bench_args args = { .bench = { .nr_rounds = 5, .footprint_bytes = 1ull << 30, .disk = "/var/tmp" } };
 	json_t *run, *old = NULL;
 	int status = OKV_EXIT_DONE, shown;
 
