@@ -40,8 +40,8 @@ static int slow_disk(void)
 	if (disk < 0 || ioctl(disk, BLKGETSIZE64, &bytes))
 		return -1;
 	close(disk);
-	if (system("modprobe dm-delay 2>/dev/null"))
-		return -1;
+	/* Where it is built in there is nothing to load; whether it is there the table tells. */
+	(void)!system("modprobe dm-delay 2>/dev/null");
 	/* misc minor 236 is the mapper's control. */
 	mkdir("/dev/mapper", 0755);
 	mknod("/dev/mapper/control", S_IFCHR | 0600, makedev(10, 236));
