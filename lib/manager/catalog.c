@@ -291,6 +291,14 @@ int okv_pool_catalog_shelf(struct omnikv_manager *manager, struct okv_shelf *she
 	return 0;
 }
 
+void okv_pool_catalog_end_shelf(struct omnikv_manager *manager, struct okv_shelf *shelf)
+{
+	OKV_ORDERED_STORE(&manager->catalog->root->shelves[shelf->slot], 0);
+	(void)OKV_FAILPOINT("catalog.shelf_ended");
+	okv_index_destroy(shelf->index);
+	shelf->index = NULL;
+}
+
 /* ---- recovery ------------------------------------------------------------------------------- */
 
 /* What is SEALED in the pool, in order of place, and which of it a block has claimed. */

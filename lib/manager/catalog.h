@@ -37,6 +37,8 @@ void okv_pool_catalog_close(struct omnikv_manager *manager);
  */
 int okv_pool_catalog_shelf(struct omnikv_manager *manager, struct okv_shelf *shelf, const struct omnikv_plan *plan,
 		      const struct okv_index_config *config);
+/** @shelf is empty, and no namespace has it: its index ends, and its place is another's. */
+void okv_pool_catalog_end_shelf(struct omnikv_manager *manager, struct okv_shelf *shelf);
 /** @space, which has its number, shelf and plan, is to be found by the next manager. -ENOMEM. */
 int okv_pool_catalog_add(struct omnikv_manager *manager, const struct omnikv_space *space);
 void okv_pool_catalog_del(struct omnikv_manager *manager, const struct omnikv_space *space);

@@ -824,6 +824,11 @@ void okv_index_destroy(struct okv_index *ix)
 
 	if (!ix)
 		return;
+	/* Readers look again, and find it gone. */
+	if (ix->head && mem_is_lasting(ix)) {
+		__atomic_store_n(&ix->head->tables, ix->head->tables | 1, __ATOMIC_RELAXED);
+		okv_fence(memory_order_release);
+	}
 	for (i = 0; i < ix->nr_chunks; i += ix->pieces[i]) {
 		uint32_t nr_before = i << OKV_CHUNK_SHIFT, nr_behind = (i + ix->pieces[i]) << OKV_CHUNK_SHIFT;
 		size_t nr = (nr_behind < ix->nr_room ? nr_behind : ix->nr_room) - nr_before;

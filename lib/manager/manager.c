@@ -395,6 +395,24 @@ void okv_shelf_spare(struct okv_visit *visit, struct okv_shelf *shelf, uint64_t 
 	}
 }
 
+bool okv_shelf_empty(struct okv_visit *visit, struct okv_shelf *shelf)
+{
+	struct omnikv_manager_stats *stats = &visit->manager->stats;
+	struct okv_index_stats index;
+	uint64_t freed = 0;
+	size_t nr;
+
+	okv_retain_end_shelf(visit->manager, shelf);
+	while ((nr = okv_shelf_evict(visit, shelf, OKV_EVICT_BATCH, &freed))) {
+		stats->blocks_evicted += nr;
+		if (visit->manager->tier)
+			stats->blocks_lost += nr;
+	}
+	okv_visit_flush(visit);
+	okv_index_stats(shelf->index, &index);
+	return !index.nr_entries;
+}
+
 /* Evict until @nr_granules are given up or nothing is left to evict. Returns blocks and granules that left. */
 static uint64_t okv_evict(struct okv_visit *visit, uint64_t nr_granules, uint64_t *nr_freed)
 {

@@ -264,6 +264,8 @@ int okv_manager_room_for(struct omnikv_manager *manager, uint32_t nr_granules, u
  * would like; as far as that goes.
  */
 void okv_shelf_spare(struct okv_visit *visit, struct okv_shelf *shelf, uint64_t nr);
+/** Evict all of @shelf that nothing holds; is it empty then? A visit is inside. */
+bool okv_shelf_empty(struct okv_visit *visit, struct okv_shelf *shelf);
 /** Evict until so many granules are given up, or nothing is left that can be. Returns how many were. */
 uint64_t okv_manager_evict(struct omnikv_manager *manager, uint64_t nr_granules);
 /** Granules of the pool that blocks can have: all but those of the catalog. */

@@ -372,6 +372,16 @@ void okv_retain_end_all(struct omnikv_manager *manager)
 	end_if(manager, is_any, 0);
 }
 
+static bool is_on(const struct okv_retained *retained, uint64_t shelf)
+{
+	return retained->pin.shelf == (const struct okv_shelf *)(uintptr_t)shelf;
+}
+
+void okv_retain_end_shelf(struct omnikv_manager *manager, const struct okv_shelf *shelf)
+{
+	end_if(manager, is_on, (uintptr_t)shelf);
+}
+
 static bool is_of(const struct okv_retained *retained, uint64_t owner)
 {
 	return retained->rank.owner == owner;

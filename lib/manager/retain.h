@@ -61,6 +61,7 @@ bool okv_retain_yield(struct omnikv_manager *manager);
 /** Those on blocks that are not found any more end. */
 void okv_retain_prune(struct omnikv_manager *manager);
 void okv_retain_end_all(struct omnikv_manager *manager);
+void okv_retain_end_shelf(struct omnikv_manager *manager, const struct okv_shelf *shelf);
 void okv_retain_stats(const struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
 /** Pins of @shelf's index that are in no list of pins; -EUCLEAN (with the reason), -ENOMEM. */
 int okv_retain_check(struct omnikv_manager *manager, struct okv_shelf *shelf, uint64_t *nr_pins, const char **reason);

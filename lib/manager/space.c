@@ -15,6 +15,7 @@
 
 #include "error.h"
 #include "manager/catalog.h"
+#include "manager/catalog_shared.h"
 #include "manager/import.h"
 #include "manager/watch.h"
 #include "option.h"
@@ -96,9 +97,58 @@ static void okv_shelf_add(struct omnikv_manager *manager, struct okv_shelf *shel
 	manager->shelves = shelf;
 }
 
-/* The shelf for blocks of @plan, with an index that has room for them. */
-static int okv_shelf_get(struct omnikv_manager *manager, const struct omnikv_plan *plan, struct okv_shelf **out)
+static void okv_space_sweep(struct omnikv_manager *manager);
+
+/* Has it a namespace that is open, or any at all? */
+static bool okv_shelf_is_used(const struct okv_shelf *shelf, bool is_any)
 {
+	for (uint32_t id = 0; id < shelf->manager->nr_ids; id++) {
+		const struct omnikv_space *space = shelf->manager->space_of_id[id];
+
+		if (space && space->shelf == shelf && (is_any || space->nr_opens))
+			return true;
+	}
+	return false;
+}
+
+/* A catalog has so many shelves: one of which nothing is open ends, the emptiest first. false: there is none. */
+static bool okv_shelf_reclaim(struct okv_visit *visit)
+{
+	struct omnikv_manager *manager = visit->manager;
+	uint64_t tried = 0;
+
+	okv_space_sweep(manager);
+	for (;;) {
+		struct okv_shelf **link, *shelf, *least = NULL;
+
+		for (shelf = manager->shelves; shelf; shelf = shelf->next)
+			if (!(tried >> shelf->slot & 1) && !okv_shelf_is_used(shelf, false) &&
+			    (!least || shelf->nr_granules < least->nr_granules))
+				least = shelf;
+		if (!least)
+			return false;
+		tried |= 1ull << least->slot;
+		/* What another process holds of it may be in use for long. */
+		if (!okv_shelf_empty(visit, least))
+			continue;
+		okv_space_sweep(manager);
+		if (okv_shelf_is_used(least, true))
+			continue;
+		for (link = &manager->shelves; *link != least; link = &(*link)->next)
+			;
+		*link = least->next;
+		okv_pool_catalog_end_shelf(manager, least);
+		free(least->nr_kept[0]);
+		free(least->nr_kept[1]);
+		free(least);
+		return true;
+	}
+}
+
+/* The shelf for blocks of @plan, with an index that has room for them. */
+static int okv_shelf_get(struct okv_visit *visit, const struct omnikv_plan *plan, struct okv_shelf **out)
+{
+	struct omnikv_manager *manager = visit->manager;
 	struct okv_index_config config = {
 		.nr_groups = plan->layout.nr_groups,
 		.optional_groups = okv_plan_state_groups(plan),
@@ -126,6 +176,8 @@ static int okv_shelf_get(struct omnikv_manager *manager, const struct omnikv_pla
 	else
 		ret = manager->catalog ? okv_pool_catalog_shelf(manager, shelf, plan, &config) :
 					 okv_index_create(&config, &shelf->index);
+	while ((ret == -ENOSPC || ret == -ENOMEM) && manager->catalog && okv_shelf_reclaim(visit))
+		ret = okv_pool_catalog_shelf(manager, shelf, plan, &config);
 	if (ret) {
 		free(shelf);
 		return ret;
@@ -477,7 +529,11 @@ int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namesp
 	ret = okv_space_id(manager, &new->id);
 	if (ret)
 		goto err_free;
-	ret = okv_shelf_get(manager, plan, &new->shelf);
+	ret = okv_shelf_get(&visit, plan, &new->shelf);
+	if (ret == -ENOSPC) {
+		okv_error_set(notice, ret, "pool: namespaces of %u kinds of layout are open; close those of one", OKV_CATALOG_SHELVES_MAX);
+		goto err_free;
+	}
 	if (ret) {
 		okv_error_set(notice, ret, "pool: no room for an index of this layout's blocks; release leases, or take a larger pool");
 		goto err_free;
