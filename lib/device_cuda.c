@@ -247,6 +247,21 @@ static int entry_fill(const struct okv_cuda_driver *drv, int ordinal, struct omn
 	return ret;
 }
 
+/*
+ * Code that nvcc of one major version wrote is for drivers of that one and newer. Where others refuse it, what needs no
+ * kernels goes on.
+ */
+static void code_note(const struct okv_cuda_driver *drv, struct omnikv_error *why)
+{
+	int major, minor;
+
+	if (sscanf(okv_kernels_build(), "nvcc %d.%d", &major, &minor) != 2 || drv->version / 1000 >= major)
+		return;
+	okv_error_set(why, 0, "the driver is for CUDA %d.%d and the GPU code of CUDA %d.%d, which needs a driver of CUDA %d.0 or newer%s: "
+		      "expect no copying kernels and no CUDA graphs; update the driver, or build with an older nvcc", drv->version / 1000,
+		      drv->version % 1000 / 10, major, minor, major, major == 13 ? " (release 580)" : "");
+}
+
 int omnikv_device_list(struct omnikv_device_entry *entries, uint32_t max, struct omnikv_error *why)
 {
 	struct okv_cuda_driver drv;
@@ -263,6 +278,9 @@ int omnikv_device_list(struct omnikv_device_entry *entries, uint32_t max, struct
 		okv_error_set(why, 0, "GPU unavailable: %s", okv_cuda_error_text(&drv, ret, text, sizeof(text)));
 	} else if (!count) {
 		okv_error_set(why, 0, "GPU unavailable: there is a driver, and no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES");
+	} else {
+		okv_error_set(why, 0, "%s", "");
+		code_note(&drv, why);
 	}
 	okv_cuda_driver_close(&drv);
 	return count;

@@ -149,14 +149,14 @@ static int load_symbols(struct okv_cuda_driver *drv, const char *path, struct om
 	get.v2 = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(drv->handle, "cuGetProcAddress_v2");
 	get.v1 = (int (*)(const char *, void **, int, uint64_t))dlsym(drv->handle, "cuGetProcAddress");
 	if (!get.v2 && !get.v1)
-		return okv_error_set(err, -ENOSYS, UNAVAILABLE "%.80s has no cuGetProcAddress: the driver is older than CUDA 11.3; 11.7 or newer is needed",
+		return okv_error_set(err, -ENOSYS, UNAVAILABLE "%.80s has no cuGetProcAddress: the driver is older than CUDA 11.3; 11.7 (release 515) or newer is needed",
 				     path);
 	for (i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
 		ret = lookup(&get, symbols[i].name, symbols[i].version, &fn);
 		if (ret && start_error(ret))
 			return okv_error_set(err, -ENODEV, UNAVAILABLE "%.60s: %s", path, start_error(ret));
 		if (!fn && symbols[i].is_needed)
-			return okv_error_set(err, -ENOSYS, UNAVAILABLE "%.80s has no %s: the driver is older than CUDA 11.7, which is needed",
+			return okv_error_set(err, -ENOSYS, UNAVAILABLE "%.80s has no %s: the driver is older than CUDA 11.7 (release 515), which is needed",
 					     path, symbols[i].name);
 		memcpy((char *)drv + symbols[i].off, &fn, sizeof(fn));
 	}
@@ -188,7 +188,7 @@ int okv_cuda_driver_open(struct okv_cuda_driver *drv, struct omnikv_error *err)
 		goto err_close;
 	}
 	if (drv->cuDriverGetVersion(&drv->version) || drv->version < OLDEST_VERSION) {
-		ret = okv_error_set(err, -ENOSYS, UNAVAILABLE "%.80s is a driver for CUDA %d.%d; 11.7 or newer is needed", path,
+		ret = okv_error_set(err, -ENOSYS, UNAVAILABLE "%.80s is a driver for CUDA %d.%d; 11.7 (release 515) or newer is needed", path,
 				    drv->version / 1000, drv->version % 1000 / 10);
 		goto err_close;
 	}

@@ -47,7 +47,7 @@ def names():
         (["replay", "--workload", "chat", "--model", "nonesuch"], ["--model", "nonesuch", "tiny"]),
         (["replay", "--workload", "chat", "--model", "./nonesuch.json"], ["--model", "nonesuch.json"]),
         (["replay", "--workload", "chat", "--gpu", "h9000"], ["--gpu", "h9000", "h100"]),
-        (["replay", "--workload", "chat", "--device", "cuda"], ["--device", "cuda", "sim"]),
+        (["replay", "--workload", "chat", "--device", "cuda:1"], ["--device", "cuda:1", "sim:kernels", "tests/gpu/run"]),
         (["replay", "--workload", "chat", "--eviction", "random"], ["random", "lru"]),
         (["replay", "--workload", "chat", "--format", "xml"], ["--format", "xml", "mooncake"]),
         (["replay", "--workload", "chat", "--inject", "flop"], ["--inject", "flop", "flip"]),

@@ -101,7 +101,16 @@ static void gpus_are_listed_and_opened_by_number(void **state)
 	(void)state;
 	fixture_device("cuda");
 	assert_int_equal(omnikv_device_list(entries, 1, &err), 2);
+	strcpy(err.text, "of before");
 	assert_int_equal(omnikv_device_list(entries, 4, &err), 2);
+	assert_string_equal(err.text, "");
+	/* The driver serves all but the GPU code, which is of a newer CUDA. */
+	fixture_cuda_set("version", 11080);
+	assert_int_equal(omnikv_device_list(entries, 4, &err), 2);
+	if (!strncmp(omnikv_device_code(), "nvcc 13.0", 9))
+		assert_non_null(strstr(err.text, "the driver is for CUDA 11.8 and the GPU code of CUDA 13.0, which needs a driver of CUDA "
+					"13.0 or newer (release 580): expect no copying kernels and no CUDA graphs"));
+	fixture_cuda_set("version", 13000);
 	assert_string_equal(entries[1].name, "cuda:1");
 	assert_string_equal(entries[1].model, "fake GPU 1");
 	assert_int_equal(entries[1].uuid[15], 1);

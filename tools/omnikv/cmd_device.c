@@ -47,8 +47,8 @@ static int print_json(const struct omnikv_device_entry *gpus, uint32_t nr, const
 				      json_pack("{s:s,s:s,s:I,s:i,s:i}", "name", gpus[i].name, "model", gpus[i].model, "hbm_bytes",
 						(json_int_t)gpus[i].hbm_bytes, "sms", (int)gpus[i].nr_sms, "compute",
 						(int)gpus[i].compute));
-	if (!nr)
-		json_object_set_new(object, "why_no_gpu", json_string(why));
+	if (*why)
+		json_object_set_new(object, nr ? "why_no_gpu_code" : "why_no_gpu", json_string(why));
 	ret = json_dumpf(object, stdout, JSON_INDENT(1));
 	putchar('\n');
 	json_decref(object);
@@ -77,5 +77,7 @@ int okv_cmd_device(int argc, char **argv)
 	if (!nr)
 		printf("no GPU: %s\n", why.text);
 	printf("GPU code: %s\n", omnikv_device_code());
+	if (nr && why.text[0])
+		printf("note: %s\n", why.text);
 	return okv_output_end(0);
 }

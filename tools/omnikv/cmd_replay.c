@@ -193,6 +193,9 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		config->with_hints = true;
 		break;
 	case OPT_DEVICE:
+		if (!strncmp(arg, "cuda", 4) && (!arg[4] || arg[4] == ':'))
+			okv_usage("--device: '%s': replay's kernels run on the CPU, which does not read a GPU's memory; use sim:kernels, "
+				  "and tests/gpu/run on the GPU itself", arg);
 		if (strcmp(arg, "sim") && strcmp(arg, "sim:kernels") && strcmp(arg, "host"))
 			okv_usage("--device: '%s' is none of sim, sim:kernels and host", arg);
 		config->device = arg;

@@ -113,7 +113,7 @@ struct omnikv_device_entry {
 /**
  * omnikv_device_list() - the GPUs that this process can use
  * @entries: [max]
- * @why:     where there is none: the reason, in one line
+ * @why:     where there is none: the reason, in one line; else empty, or that the driver is too old for the GPU code
  *
  * Return: how many there are, which may be more than @max; 0 also where there is no driver.
  */
