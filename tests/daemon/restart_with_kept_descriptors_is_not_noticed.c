@@ -144,6 +144,27 @@ static void what_ended_meanwhile_is_freed(void **state)
 		sleep_ms(10);
 	assert_int_equal(info_of().nr_clients, 0);
 	assert_int_equal(info_of().free_bytes, NR_GRANULES * 4096ull);
+	/* Its table is not kept for ever: nobody's connection is there for it. */
+	for (i = 0; i < 200 && service_manager_stored(&manager, "leases."); i++)
+		sleep_ms(10);
+	assert_int_equal(service_manager_stored(&manager, "leases."), 0);
+	assert_int_equal(service_manager_stored(&manager, "pool"), 1);
+}
+
+/* Memory of an earlier setting would stay taken until the unit is stopped. */
+static void a_pool_that_is_not_used_any_more_is_given_up(void **state)
+{
+	char pool_file[128];
+	const char *const with_file[] = { "--pool", pool_file, "--reserve", "0", NULL };
+
+	(void)state;
+	snprintf(pool_file, sizeof(pool_file), "embedded:16M:%s/pool", manager.daemon.dir);
+	assert_int_equal(service_manager_stored(&manager, "pool"), 1);
+	assert_int_equal(daemon_stop(&manager.daemon, NULL), 0);
+	service_manager_start(&manager, with_file);
+	for (int i = 0; i < 200 && service_manager_stored(&manager, "pool"); i++)
+		sleep_ms(10);
+	assert_int_equal(service_manager_stored(&manager, "pool"), 0);
 }
 
 static atomic_bool is_over;
@@ -208,6 +229,7 @@ int main(void)
 		TEST(a_restart_in_order_is_not_noticed),
 		TEST(a_killed_daemon_is_not_noticed),
 		TEST(what_ended_meanwhile_is_freed),
+		TEST(a_pool_that_is_not_used_any_more_is_given_up),
 		TEST(requests_are_answered_through_restarts),
 		TEST(the_watchdog_is_fed_and_settings_are_read_again),
 	};

@@ -297,6 +297,19 @@ static int take_socket(struct okv_daemon *daemon, int fd)
 	return 0;
 }
 
+/* Is it of use from now on? What is not would stay in the store, and in memory, for as long as the unit is there. */
+static bool is_used(const struct okv_daemon *daemon, const struct okv_kept *one)
+{
+	int i;
+
+	if (one->kind == OKV_KEPT_POOL)
+		return daemon->spec.kind == OKV_PROVIDER_EMBEDDED && !daemon->spec.name;
+	for (i = 0; i < nr_kept; i++)
+		if (kept[i].kind == OKV_KEPT_PEER && kept[i].fd >= 0 && kept[i].client_id == one->client_id)
+			return true;
+	return false;
+}
+
 /* Peers go on where they were; what cannot is dropped, and its client comes back by itself. */
 static void adopt_peers(struct okv_daemon *daemon)
 {
@@ -309,13 +322,18 @@ static void adopt_peers(struct okv_daemon *daemon)
 		if (okv_pool_adopt(daemon, &kept[i], kept_fd(OKV_KEPT_LEASES, kept[i].client_id))) {
 			okv_notify_drop(&kept[i]);
 			close(kept[i].fd);
+			kept[i].fd = -1;
 		} else {
 			nr++;
 		}
 	}
-	for (i = 0; i < nr_kept; i++)
-		if (kept[i].kind == OKV_KEPT_LEASES || kept[i].kind == OKV_KEPT_NONE || kept[i].kind == OKV_KEPT_POOL)
-			close(kept[i].fd);
+	for (i = 0; i < nr_kept; i++) {
+		if (kept[i].kind != OKV_KEPT_LEASES && kept[i].kind != OKV_KEPT_NONE && kept[i].kind != OKV_KEPT_POOL)
+			continue;
+		if (kept[i].kind != OKV_KEPT_NONE && !is_used(daemon, &kept[i]))
+			okv_notify_drop(&kept[i]);
+		close(kept[i].fd);
+	}
 	snprintf(line, sizeof(line), "goes on with %d connections", nr);
 	if (nr)
 		say(NULL, LOG_INFO, line);
