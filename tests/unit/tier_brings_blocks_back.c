@@ -159,6 +159,34 @@ static void tier_prefetches_what_is_going_to_be_asked_for(void **state)
 	close_tiers(&tiers);
 }
 
+/* A prefix of more than three batches comes back as far as it goes: by a lookup, by a hint, and with a gap in it. */
+static void tier_reads_ahead_along_a_long_prefix(void **state)
+{
+	struct kv_story story;
+	struct omnikv_key *keys;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 220, OMNIKV_SPILL_ADMIT_ALL);
+	make_story(&story, 1, 200 * T);
+	keys = kv_keys(&tiers.world, &story, 200);
+	play(&tiers, &story, false);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 200);
+	assert_int_equal(play(&tiers, &story, false), 200 * T);
+	assert_int_equal(stats_of(&tiers).blocks_fetched, 200);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 200);
+	assert_int_equal(omnikv_space_prefetch(tiers.world.space, keys, 200), 200);
+	assert_int_equal(stats_of(&tiers).blocks_fetched, 400);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 200);
+	/* In the third batch one is missing. */
+	okv_store_forget(tiers.spill.store, tiers.world.space->identity, &keys[150]);
+	assert_int_equal(omnikv_space_prefetch(tiers.world.space, keys, 200), 150);
+	assert_int_equal(play(&tiers, &story, false), 150 * T);
+	free(keys);
+	kv_story_free(&story);
+	close_tiers(&tiers);
+}
+
 /* Keys that do not name their prefix: a block of one prefix must not follow another prefix's. */
 static void tier_keeps_prefixes_apart_whose_keys_do_not_chain(void **state)
 {
@@ -602,6 +630,7 @@ int main(void)
 		cmocka_unit_test(tier_forgets_what_is_of_an_older_epoch),
 		cmocka_unit_test(tier_epoch_that_cannot_be_noted_is_not_raised),
 		cmocka_unit_test(tier_prefetches_what_is_going_to_be_asked_for),
+		cmocka_unit_test(tier_reads_ahead_along_a_long_prefix),
 		cmocka_unit_test(tier_keeps_prefixes_apart_whose_keys_do_not_chain),
 		cmocka_unit_test(tier_keeps_tenants_apart),
 		cmocka_unit_test(tier_block_on_its_way_is_a_miss),
