@@ -182,7 +182,9 @@ def test_loads_that_fail_are_computed_again():
         assert engine.do("reset")
         whole = engine.do("run", prompts=longer)
         assert not engine.told("a load is a miss")
-    assert metrics["vllm:omnikv_load_failed_blocks"] > COUNT / 4
+    # A block is loaded once a round, then vLLM has it: so about a third of the blocks of five beginnings fail, however many
+    # prompts there are.
+    assert metrics["vllm:omnikv_load_failed_blocks"] > 5
     equal, ties = compare(plain, broken)
     compare(plain, whole)
     print(f"{metrics['vllm:omnikv_load_failed_blocks']:.0f} blocks failed, {equal} texts equal, {ties} differ first within {NAT} nat")

@@ -381,6 +381,7 @@ def test_the_example_of_the_manual_runs(tmp_path):
 
 
 def test_the_type_hints_hold_together():
-    done = subprocess.run([sys.executable, "-m", "mypy", "--ignore-missing-imports", "--cache-dir", os.path.join(TOP, "build", "mypy"),
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--allow-subclassing-any", "--allow-untyped-decorators",
+                           "--no-warn-return-any", "--implicit-reexport", "--ignore-missing-imports", "--cache-dir", os.path.join(TOP, "build", "mypy"),
                            os.path.join(TOP, "lib", "python", "omnikv")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -4,7 +4,7 @@
 import ctypes
 import operator
 from functools import reduce
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from ._native import Handle, ffi, lib
 
@@ -44,7 +44,7 @@ class Buffer:
         return view.toreadonly() if self.readonly else view
 
     @property
-    def __array_interface__(self) -> dict:
+    def __array_interface__(self) -> Dict[str, Any]:
         return {"shape": self.shape, "typestr": self._typestr, "data": (self.address, self.readonly), "version": 3}
 
     def __dlpack_device__(self) -> Tuple[int, int]:

@@ -69,7 +69,7 @@ class Publisher:
         self._context = zmq.Context()
         self._publish = self._context.socket(zmq.PUB)
         self._publish.set_hwm(hwm)
-        self._replay: Optional[zmq.Socket] = None
+        self._replay: "Optional[zmq.Socket[bytes]]" = None
         self._wake_out = self._context.socket(zmq.PAIR)
         self._wake_in = self._context.socket(zmq.PAIR)
         try:
@@ -149,7 +149,7 @@ class Publisher:
             if is_last:
                 break
 
-    def _answer(self, replay: "zmq.Socket") -> None:
+    def _answer(self, replay: "zmq.Socket[bytes]") -> None:
         frames = replay.recv_multipart()
         if len(frames) != 3 or len(frames[2]) != 8:
             return
