@@ -380,7 +380,7 @@ TEST(owners_killed_in_each_phase_leave_no_page_behind_their_last_user)
 		}
 		sleep_ms(rand_r(&seed) % 50);
 		/* Whoever the module names lives and is one of the two. */
-		for (k = 0; phase == TRANSFERRING && k < 200; k++) {
+		for (k = 0; phase == TRANSFERRING && k < 5000; k++) {
 			int pid = holder(dev);
 
 			if (pid == pids[0] || pid == pids[1]) {

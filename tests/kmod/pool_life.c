@@ -193,37 +193,47 @@ TEST_F(pools, users_have_a_budget_of_their_own)
 TEST_F(pools, budget_is_taken_from_one_ledger)
 {
 	long limit = parameter_of("limit_bytes");
-	int gate[2], i, got = 0, refused = 0, status;
+	int gate[2], asked[2], end[2], i, got = 0, refused = 0, status;
 	struct omnikv_ioc_query query = { 0 };
 	pid_t pids[4];
+	char byte;
 
 	ASSERT_EQ(0, okv_ioctl(self->dev, OMNIKV_IOC_QUERY, &query));
 	parameter("limit_bytes", query.used_bytes + 20 * UNIT);
 	ASSERT_EQ(0, pipe(gate));
+	ASSERT_EQ(0, pipe(asked));
+	ASSERT_EQ(0, pipe(end));
 	for (i = 0; i < 4; i++) {
 		pids[i] = fork();
 		if (!pids[i]) {
-			char name[16], byte;
 			int dev = dev_open(), fd;
+			char name[16];
 
 			close(gate[1]);
+			close(end[1]);
 			if (read(gate[0], &byte, 1) != 0)
 				_exit(9);
 			snprintf(name, sizeof(name), "forty%d", i);
 			fd = pool_create(dev, name, 8 * UNIT, OMNIKV_CREATE_F_TRANSIENT);
-			if (fd < 0)
-				_exit(fd == -EDQUOT ? 1 : 8);
-			sleep_ms(1500);
-			_exit(0);
+			/* Whoever has a pool keeps it until all have asked. */
+			if (write(asked[1], "", 1) != 1 || read(end[0], &byte, 1) != 0)
+				_exit(7);
+			_exit(fd >= 0 ? 0 : fd == -EDQUOT ? 1 : 8);
 		}
 	}
 	close(gate[0]);
 	close(gate[1]);
+	for (i = 0; i < 4; i++)
+		ASSERT_EQ(1, read(asked[0], &byte, 1));
+	close(end[1]);
 	for (i = 0; i < 4; i++) {
 		waitpid(pids[i], &status, 0);
 		got += WIFEXITED(status) && WEXITSTATUS(status) == 0;
 		refused += WIFEXITED(status) && WEXITSTATUS(status) == 1;
 	}
+	close(asked[0]);
+	close(asked[1]);
+	close(end[0]);
 	EXPECT_EQ(2, got);
 	EXPECT_EQ(2, refused);
 	parameter("limit_bytes", limit);
@@ -269,7 +279,7 @@ TEST_F(pools, killed_owners_leave_nothing_behind)
 			waitpid(pids[k], &status, 0);
 	}
 	EXPECT_EQ(50 + 2 * 17, starts);
-	for (i = 0; i < 100 && kb_of("/proc/meminfo", "ShmemHugePages", 0) != huge; i++)
+	for (i = 0; i < 1000 && kb_of("/proc/meminfo", "ShmemHugePages", 0) != huge; i++)
 		sleep_ms(10);
 	EXPECT_EQ(huge, kb_of("/proc/meminfo", "ShmemHugePages", 0));
 	ASSERT_EQ(0, okv_ioctl(self->dev, OMNIKV_IOC_QUERY, &query));
@@ -308,7 +318,7 @@ TEST_F(pools, owners_killed_at_random_moments_leave_nothing_behind)
 		kill(pid, SIGKILL);
 		waitpid(pid, &status, 0);
 	}
-	for (i = 0; i < 100 && kb_of("/proc/meminfo", "ShmemHugePages", 0) != huge; i++)
+	for (i = 0; i < 1000 && kb_of("/proc/meminfo", "ShmemHugePages", 0) != huge; i++)
 		sleep_ms(10);
 	EXPECT_EQ(huge, kb_of("/proc/meminfo", "ShmemHugePages", 0));
 	ASSERT_EQ(0, okv_ioctl(self->dev, OMNIKV_IOC_QUERY, &query));
