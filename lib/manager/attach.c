@@ -334,6 +334,12 @@ static void attached_use(struct okv_authority *auth, void *opaque, const struct 
 	bool is_due;
 
 	pthread_mutex_lock(&at->lock);
+	/* Full, and the thread that filled it has yet to send it: this one is not told. */
+	if (at->uses.count == OKV_WIRE_USES_MAX) {
+		pthread_mutex_unlock(&at->lock);
+		flush_uses(at);
+		return;
+	}
 	if (!at->uses.count)
 		at->uses_since_ns = now_ns();
 	out = &at->use[at->uses.count++];
