@@ -140,16 +140,17 @@ static int receive_all(struct omnikv_exchange *ex, uint32_t r)
 	return ret;
 }
 
-/* Whoever waits goes on, and knows. */
+/* Whoever waits goes on, and knows: the signals first, since what waits for a part that never comes would fire them. */
 static void poison(struct omnikv_exchange *ex, int error)
 {
 	uint32_t i;
 
 	for (i = 0; i < ex->nr; i++) {
-		okv_event_fire(ex->ranks[i].sent, error);
 		if (ex->ranks[i].signal && !omnikv_event_query(ex->ranks[i].signal))
 			okv_event_fire(ex->ranks[i].signal, error);
 	}
+	for (i = 0; i < ex->nr; i++)
+		okv_event_fire(ex->ranks[i].sent, error);
 }
 
 int omnikv_exchange_begin(struct omnikv_exchange *ex, struct omnikv_hbm *const *hbms,

@@ -239,6 +239,30 @@ static void a_copy_that_fails_late_poisons_who_waits_for_it(void **state)
 	ranks_close(&r);
 }
 
+/* Who waits for a rank that is late when time is up goes on, and is not told that all has arrived. */
+static void who_is_poisoned_is_not_signalled(void **state)
+{
+	struct omnikv_exchange_part parts[NR_PIECES];
+	struct ranks r;
+	uint32_t i;
+	int round;
+
+	(void)state;
+	ranks_open(&r, "cuda", NULL);
+	fetch(&r, parts);
+	fixture_cuda_set("copy_us", 500);
+	for (round = 0; round < 300; round++) {
+		for (i = 0; i < NR_RANKS; i++)
+			omnikv_event_reset(r.signals[i]);
+		assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, 1, r.signals), 0);
+		assert_int_equal(omnikv_exchange_end(r.exchange, 100000), -ETIME);
+		for (i = 0; i < NR_RANKS; i++)
+			assert_int_equal(omnikv_event_query(r.signals[i]), -ETIME);
+		assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), -ETIME);
+	}
+	ranks_close(&r);
+}
+
 static void what_can_never_be_right_is_refused(void **state)
 {
 	struct omnikv_exchange_part parts[NR_PIECES], bad;
@@ -280,6 +304,7 @@ int main(void)
 		{ "a_copy_that_fails_late_poisons_who_waits_for_it", a_copy_that_fails_late_poisons_who_waits_for_it, NULL, NULL,
 		  (void *)"sim" },
 		cmocka_unit_test(a_copy_that_fails_poisons_every_signal),
+		cmocka_unit_test(who_is_poisoned_is_not_signalled),
 		cmocka_unit_test(what_can_never_be_right_is_refused),
 	};
 
