@@ -113,6 +113,37 @@ static void describe(const struct spill_job *job, uint32_t block, uint32_t piece
 	}
 }
 
+struct place {
+	uint64_t	start, end;
+};
+
+static int place_compare(const void *a, const void *b)
+{
+	uint64_t x = ((const struct place *)a)->start, y = ((const struct place *)b)->start;
+
+	return (x > y) - (x < y);
+}
+
+/* 0 where no two pieces have bytes of the pool in common: the store knows by its address what a byte is for. -EINVAL, -ENOMEM. */
+static int check_disjoint(const struct spill_job *job)
+{
+	const struct omnikv_sqe *sqe = &job->op->sqe;
+	struct place *places = malloc(sqe->nr_pieces * sizeof(*places));
+	int ret = 0;
+
+	if (!places)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < sqe->nr_pieces; i++) {
+		places[i].start = sqe->pieces[i].extent.granule * job->op->ring->granule_bytes + sqe->pieces[i].extent_off;
+		places[i].end = places[i].start + sqe->pieces[i].bytes;
+	}
+	qsort(places, sqe->nr_pieces, sizeof(*places), place_compare);
+	for (uint32_t i = 1; i < sqe->nr_pieces && !ret; i++)
+		ret = places[i].start < places[i - 1].end ? -EINVAL : 0;
+	free(places);
+	return ret;
+}
+
 static bool is_held(const struct spill_job *job, uint32_t piece, uint32_t nr)
 {
 	for (uint32_t p = piece; p < piece + nr; p++)
@@ -181,9 +212,9 @@ static void job_run(struct spill_job *job)
 	const struct omnikv_spill_io *io = job->op->sqe.spill_io;
 	bool is_put = job->op->sqe.opcode == OMNIKV_OP_SPILL;
 	uint32_t i, nr, piece = 0;
-	int error = 0;
+	int error = is_put ? 0 : check_disjoint(job);
 
-	for (i = 0; i < io->nr_blocks && !job->ret; i += nr) {
+	for (i = 0; i < io->nr_blocks && !job->ret && !error; i += nr) {
 		nr = io->nr_blocks - i < CHUNK ? io->nr_blocks - i : CHUNK;
 		error = -OKV_FAILPOINT("ring.spill");
 		if (error || atomic_load(&job->is_withdrawn))

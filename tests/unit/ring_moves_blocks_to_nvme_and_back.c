@@ -190,6 +190,29 @@ static void damaged_block_is_never_served(void **state)
 	close_nvme(&n);
 }
 
+/* The second part of each block over the first, which is longer: no block is whole, and nothing else happens. */
+static void parts_that_overlap_are_no_block(void **state)
+{
+	struct omnikv_piece right[NR * PARTS];
+	struct omnikv_cqe cqe;
+	struct nvme n;
+
+	open_nvme(&n, *state);
+	spill_all(&n);
+	memcpy(right, n.in, sizeof(right));
+	for (uint32_t b = 0; b < NR; b++)
+		n.in[b * PARTS + 1].extent = n.in[b * PARTS].extent;
+	omnikv_prep_fetch(fixture_sqe(&n.f, 1), &n.io, n.in, NR * PARTS, NULL);
+	fixture_submit(&n.f);
+	cqe = fixture_reap(&n.f);
+	assert_int_equal(cqe.res, -EINVAL);
+	memcpy(n.in, right, sizeof(right));
+	omnikv_prep_fetch(fixture_sqe(&n.f, 2), &n.io, n.in, NR * PARTS, NULL);
+	fixture_submit(&n.f);
+	fixture_expect(&n.f, 2, NR * 6 * 4096);
+	close_nvme(&n);
+}
+
 static void memory_that_is_not_ones_own_is_refused(void **state)
 {
 	struct omnikv_cqe cqe;
@@ -496,6 +519,7 @@ int main(void)
 		ON_EACH_DEVICE(block_comes_back_byte_for_byte),
 		ON_EACH_DEVICE(block_that_is_not_there_is_said_to_be_missing),
 		ON_EACH_DEVICE(damaged_block_is_never_served),
+		ON_EACH_DEVICE(parts_that_overlap_are_no_block),
 		ON_EACH_DEVICE(memory_that_is_not_ones_own_is_refused),
 		ON_EACH_DEVICE(request_is_checked_word_by_word),
 		ON_EACH_DEVICE(chains_go_through_nvme),

@@ -136,7 +136,7 @@ struct omnikv_spill_io {
  * @target:      CANCEL: user_data of the operation
  * @spill_io:    SPILL, FETCH: blocks and store. A block is valid with all of its pieces or with none; pieces begin and end at
  *               multiples of 4096 bytes and have no device_off. @crc is what a manager keeps of each part, the CRC32C of its rows
- *               (omnikv_seq_block_crc()): SPILL takes it and needs it, FETCH gives it
+ *               (omnikv_seq_block_crc()): SPILL takes it and needs it, FETCH gives it. No two pieces of a FETCH overlap
  * @rows:        LOAD, STORE, COPY: [nr_pieces], must stay as the pieces must; NULL: each piece is one run
  */
 struct omnikv_sqe {
