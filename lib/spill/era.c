@@ -40,10 +40,12 @@ int okv_store_era_load(struct okv_store *store)
 		return ret;
 	if (!ret)
 		ret = okv_era_decode(store->header, store->super.uuid, &store->era);
-	if (!ret || store->config.is_read_only)
+	if (!ret)
 		return 0;
 	store->era = (struct okv_spill_era){ .number = era_new(store, 0) };
 	okv_store_notice(store, "the page of the store's era is damaged: what was stored is not found any more");
+	if (store->config.is_read_only)
+		return 0;
 	/* Where that fails, the next opening begins another era. */
 	ret = era_write(store, &store->era);
 	return ret == -ETIME ? ret : 0;

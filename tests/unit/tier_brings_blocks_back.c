@@ -341,6 +341,7 @@ static void tier_restart_finds_what_it_says(void **state)
 /* What was stored before is not found, and what is stored from then on is; also by the next managers. */
 static void tier_forgets_what_is_of_an_older_epoch(void **state)
 {
+	struct okv_store_config config = spill_sim_config(DISK, SEGMENT);
 	struct kv_story stories[4];
 	struct tiers tiers;
 	uint64_t off;
@@ -374,9 +375,17 @@ static void tier_forgets_what_is_of_an_older_epoch(void **state)
 	kv_world_close(&tiers.world);
 	okv_store_close(tiers.spill.store);
 
-	/* Which era it was cannot be read: nothing that is stored is believed to be of it. */
+	/* Which era it was cannot be read: nothing that is stored is believed to be of it, be it of era 0. */
 	off = OKV_SPILL_ERA_OFF + 40;
 	tiers.sim.base[off] ^= 1;
+	config.is_read_only = true;
+	tiers.spill = (struct omnikv_spill){ .disk = &tiers.sim.disk, .is_simulated = true };
+	assert_int_equal(spill_sim_open(&tiers.sim, &config, &tiers.spill.store), 0);
+	kv_world_open_spill(&tiers.world, KV_SHAPE_HYBRID, T, 40, &tiers.spill, 0);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(play(&tiers, &stories[i], false), 0);
+	kv_world_close(&tiers.world);
+	okv_store_close(tiers.spill.store);
 	open_spill(&tiers);
 	kv_world_open_spill(&tiers.world, KV_SHAPE_HYBRID, T, 40, &tiers.spill, 0);
 	for (uint32_t i = 0; i < 4; i++) {
