@@ -294,8 +294,8 @@ int okv_batch(struct okv_client *client, struct omnikv_ioc_batch *req)
 	if (ret)
 		goto out_free;
 	ret = -EFAULT;
-	/* The first page may end before the first result. */
-	if (put_user(ops[0].opcode, &user[0].opcode))
+	/* The first page may end before the first result, the last one begin behind the last. */
+	if (put_user(ops[0].opcode, &user[0].opcode) || put_user(ops[nr - 1].state, &user[nr - 1].state))
 		goto out_free;
 	for (i = 0; i < nr; i++)
 		if (put_user(-ECANCELED, &user[i].res))

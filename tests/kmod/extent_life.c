@@ -260,6 +260,14 @@ TEST_F(pool, batch_in_memory_that_cannot_be_written_does_nothing)
 		ASSERT_EQ(0, mprotect(pages + page * PAGE, PAGE, PROT_READ | PROT_WRITE));
 	}
 	EXPECT_EQ(2, batch(self->dev, self->pool, 0, ops, 2));
+
+	/* Only the last word, behind the last result, is on a page of its own. */
+	ops = (void *)(pages + 2 * PAGE + 4 - 2 * sizeof(op));
+	memcpy(&ops[0], &op, sizeof(op));
+	memcpy(&ops[1], &op, sizeof(op));
+	ASSERT_EQ(0, mprotect(pages + 2 * PAGE, PAGE, PROT_READ));
+	EXPECT_EQ(-EFAULT, batch(self->dev, self->pool, 0, ops, 2));
+	EXPECT_EQ(2 * PAGE, pool_state_bytes(self->dev, self->pool, OMNIKV_EXTENT_PRIVATE));
 	munmap(pages, 3 * PAGE);
 }
 
