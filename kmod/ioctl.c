@@ -265,6 +265,9 @@ long okv_ioctl(struct file *file, unsigned int num, unsigned long arg)
 	if (!call.req)
 		return -ENOMEM;
 	ret = copy_struct_from_user(call.req, cmd->size, user, size);
+	/* What cannot be told is not done: the same bytes once more, to see whether they can be written. */
+	if (!ret && cmd->is_read && copy_to_user(user, call.req, min_t(size_t, size, cmd->size)))
+		ret = -EFAULT;
 	if (!ret)
 		ret = call_command(cmd, &call);
 	/* A batch that was killed half-way still tells how far it came. */

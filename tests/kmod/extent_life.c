@@ -268,6 +268,14 @@ TEST_F(pool, batch_in_memory_that_cannot_be_written_does_nothing)
 	ASSERT_EQ(0, mprotect(pages + 2 * PAGE, PAGE, PROT_READ));
 	EXPECT_EQ(-EFAULT, batch(self->dev, self->pool, 0, ops, 2));
 	EXPECT_EQ(2 * PAGE, pool_state_bytes(self->dev, self->pool, OMNIKV_EXTENT_PRIVATE));
+
+	/* The request itself. */
+	ASSERT_EQ(0, mprotect(pages + 2 * PAGE, PAGE, PROT_READ | PROT_WRITE));
+	*(struct omnikv_ioc_batch *)pages = (struct omnikv_ioc_batch) { .pool_fd = self->pool, .nr_ops = 2, .ops = (uintptr_t)ops };
+	ASSERT_EQ(0, mprotect(pages, PAGE, PROT_READ));
+	EXPECT_EQ(-1, ioctl(self->dev, OMNIKV_IOC_BATCH, pages));
+	EXPECT_EQ(EFAULT, errno);
+	EXPECT_EQ(2 * PAGE, pool_state_bytes(self->dev, self->pool, OMNIKV_EXTENT_PRIVATE));
 	munmap(pages, 3 * PAGE);
 }
 
