@@ -260,14 +260,15 @@ static void table_unmap(struct okv_embedded_client *client)
 uint32_t okv_share_count_locked(const struct okv_embedded_pool *pool, uint32_t granule)
 {
 	const struct okv_embedded_client *client;
-	uint32_t nr = 0;
+	uint64_t nr = 0;
 
 	if (!pool->nr_remotes)
 		return 0;
 	for (client = pool->clients; client; client = client->next)
 		if (client->is_remote)
 			nr += table_count(client, granule);
-	return nr;
+	/* Clients count what they like: no sum of it is none. */
+	return nr < INT32_MAX ? (uint32_t)nr : INT32_MAX;
 }
 
 bool okv_share_is_leased(void *opaque, const struct omnikv_extent *ext)

@@ -118,6 +118,30 @@ static void what_a_table_counts_waits_in_quarantine(void **state)
 	omnikv_pool_close(pool);
 }
 
+/* What a hostile one counts makes the sum of all no smaller. */
+static void a_count_that_wraps_ends_nobodys_lease(void **state)
+{
+	struct omnikv_pool *pool = open_pool("4M", -1);
+	struct process reader = process_new(pool), hostile = process_new(pool);
+	struct omnikv_extent ext = sealed_extent(reader.client, 1);
+	uint32_t granule = (uint32_t)ext.granule;
+
+	(void)state;
+	okv_lease_add(&reader.table, granule);
+	okv_lease_add(&hostile.table, granule);
+	atomic_store(&hostile.table.counts[granule], UINT32_MAX);
+	assert_true(okv_share_is_leased(pool, &ext));
+	assert_int_equal(omnikv_extent_free(reader.client, &ext, 1), 0);
+	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_QUARANTINED), 1);
+	atomic_store(&hostile.table.counts[granule], 0);
+	okv_lease_sub(&reader.table, granule);
+	process_end(&hostile);
+	omnikv_client_close(hostile.client);
+	process_end(&reader);
+	omnikv_client_close(reader.client);
+	omnikv_pool_close(pool);
+}
+
 static void a_lost_connection_ends_nothing_while_the_process_lives(void **state)
 {
 	struct omnikv_pool *pool = open_pool("4M", -1);
@@ -379,6 +403,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_a_table_counts_waits_in_quarantine),
+		cmocka_unit_test(a_count_that_wraps_ends_nobodys_lease),
 		cmocka_unit_test(a_lost_connection_ends_nothing_while_the_process_lives),
 		cmocka_unit_test(a_client_that_says_that_it_is_over_leaves_its_transfers),
 		cmocka_unit_test(a_new_authority_over_kept_memory_goes_on),
