@@ -123,15 +123,19 @@ static void a_count_that_wraps_ends_nobodys_lease(void **state)
 {
 	struct omnikv_pool *pool = open_pool("4M", -1);
 	struct process reader = process_new(pool), hostile = process_new(pool);
-	struct omnikv_extent ext = sealed_extent(reader.client, 1);
-	uint32_t granule = (uint32_t)ext.granule;
+	struct omnikv_client *manager;
+	struct omnikv_extent ext;
+	uint32_t granule;
 
 	(void)state;
+	assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &manager), 0);
+	ext = sealed_extent(manager, 1);
+	granule = (uint32_t)ext.granule;
 	okv_lease_add(&reader.table, granule);
 	okv_lease_add(&hostile.table, granule);
 	atomic_store(&hostile.table.counts[granule], UINT32_MAX);
 	assert_true(okv_share_is_leased(pool, &ext));
-	assert_int_equal(omnikv_extent_free(reader.client, &ext, 1), 0);
+	assert_int_equal(omnikv_extent_free(manager, &ext, 1), 0);
 	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_QUARANTINED), 1);
 	atomic_store(&hostile.table.counts[granule], 0);
 	okv_lease_sub(&reader.table, granule);
@@ -139,6 +143,7 @@ static void a_count_that_wraps_ends_nobodys_lease(void **state)
 	omnikv_client_close(hostile.client);
 	process_end(&reader);
 	omnikv_client_close(reader.client);
+	omnikv_client_close(manager);
 	omnikv_pool_close(pool);
 }
 
