@@ -19,6 +19,7 @@
 #include "kernels/kernels.h"
 
 #define HUGE_BYTES	(UINT64_C(2) << 20)
+#define PAGE_BYTES	UINT64_C(4096)
 
 static const struct okv_device_ops *const kinds[] = { &okv_device_host, &okv_device_sim, &okv_device_cuda };
 
@@ -199,10 +200,48 @@ out_set:
 	return 0;
 }
 
+/* Pages behind @to_bytes go back to the system, and a touch of them is a fault. */
+static int bind_memory(void *ptr, uint64_t mapped_bytes, uint64_t from_bytes, uint64_t to_bytes)
+{
+	uint64_t end = (to_bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+
+	if (to_bytes >= from_bytes)
+		return mprotect(ptr, end, PROT_READ | PROT_WRITE) ? -ENOMEM : 0;
+	if (end == mapped_bytes)
+		return 0;
+	if (mprotect((char *)ptr + end, mapped_bytes - end, PROT_NONE))
+		return -ENOMEM;
+	madvise((char *)ptr + end, mapped_bytes - end, MADV_DONTNEED);
+	return 0;
+}
+
+/* Count @bytes more as used; -ENOMEM over the capacity. */
+static int account_add(struct omnikv_device *dev, uint64_t bytes)
+{
+	int ret = 0;
+
+	pthread_mutex_lock(&dev->lock);
+	if (bytes > dev->config.hbm_bytes - dev->hbm_used_bytes)
+		ret = -ENOMEM;
+	else
+		dev->hbm_used_bytes += bytes;
+	if (dev->hbm_used_bytes > dev->hbm_peak_bytes)
+		dev->hbm_peak_bytes = dev->hbm_used_bytes;
+	pthread_mutex_unlock(&dev->lock);
+	return ret;
+}
+
+static void account_sub(struct omnikv_device *dev, uint64_t bytes)
+{
+	pthread_mutex_lock(&dev->lock);
+	dev->hbm_used_bytes -= bytes;
+	pthread_mutex_unlock(&dev->lock);
+}
+
 int omnikv_hbm_create(struct omnikv_device *dev, uint64_t bytes, struct omnikv_hbm **out)
 {
 	struct omnikv_hbm *hbm;
-	int ret = -ENOMEM;
+	int ret;
 
 	if (!bytes || bytes > INT64_MAX - HUGE_BYTES)
 		return -EINVAL;
@@ -210,16 +249,9 @@ int omnikv_hbm_create(struct omnikv_device *dev, uint64_t bytes, struct omnikv_h
 	if (!hbm)
 		return -ENOMEM;
 
-	pthread_mutex_lock(&dev->lock);
-	if (bytes > dev->config.hbm_bytes - dev->hbm_used_bytes) {
-		pthread_mutex_unlock(&dev->lock);
+	ret = account_add(dev, bytes);
+	if (ret)
 		goto err_free;
-	}
-	dev->hbm_used_bytes += bytes;
-	if (dev->hbm_used_bytes > dev->hbm_peak_bytes)
-		dev->hbm_peak_bytes = dev->hbm_used_bytes;
-	pthread_mutex_unlock(&dev->lock);
-
 	if (dev->ops->hbm_alloc)
 		ret = dev->ops->hbm_alloc(dev, bytes, &hbm->ptr, &hbm->mapped_bytes);
 	else
@@ -228,13 +260,12 @@ int omnikv_hbm_create(struct omnikv_device *dev, uint64_t bytes, struct omnikv_h
 		goto err_account;
 	hbm->dev = dev;
 	hbm->bytes = bytes;
+	hbm->created_bytes = bytes;
 	*out = hbm;
 	return 0;
 
 err_account:
-	pthread_mutex_lock(&dev->lock);
-	dev->hbm_used_bytes -= bytes;
-	pthread_mutex_unlock(&dev->lock);
+	account_sub(dev, bytes);
 err_free:
 	free(hbm);
 	return ret;
@@ -263,6 +294,52 @@ int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t bytes, stru
 	return 0;
 }
 
+/* Of memory that omnikv created; attached memory is the engine's. */
+static int created_resize(struct omnikv_hbm *hbm, uint64_t bytes)
+{
+	struct omnikv_device *dev = hbm->dev;
+	uint64_t more = bytes > hbm->bytes ? bytes - hbm->bytes : 0;
+	int ret;
+
+	if (bytes > hbm->created_bytes)
+		return -EINVAL;
+	ret = account_add(dev, more);
+	if (ret)
+		return ret;
+	if (dev->ops->hbm_bind)
+		ret = dev->ops->hbm_bind(dev, hbm->ptr, hbm->mapped_bytes, hbm->bytes, bytes);
+	else
+		ret = bind_memory(hbm->ptr, hbm->mapped_bytes, hbm->bytes, bytes);
+	if (ret)
+		account_sub(dev, more);
+	else if (bytes < hbm->bytes)
+		account_sub(dev, hbm->bytes - bytes);
+	return ret;
+}
+
+int okv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes)
+{
+	int ret = 0;
+
+	if (!bytes || bytes > INT64_MAX)
+		return -EINVAL;
+	/* Pairs as in omnikv_hbm_destroy(). */
+	if (atomic_load_explicit(&hbm->nr_io, memory_order_acquire))
+		return -EBUSY;
+	if (hbm->mapped_bytes)
+		ret = created_resize(hbm, bytes);
+	else if (bytes > hbm->bytes && hbm->dev->ops->hbm_check)
+		ret = hbm->dev->ops->hbm_check(hbm->dev, hbm->ptr, bytes);
+	if (!ret)
+		hbm->bytes = bytes;
+	return ret;
+}
+
+int omnikv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes)
+{
+	return hbm->nr_pipes ? -EBUSY : okv_hbm_resize(hbm, bytes);
+}
+
 int omnikv_hbm_destroy(struct omnikv_hbm *hbm)
 {
 	struct omnikv_device *dev;
@@ -274,10 +351,8 @@ int omnikv_hbm_destroy(struct omnikv_hbm *hbm)
 		return -EBUSY;
 	dev = hbm->dev;
 	if (hbm->mapped_bytes) {
-		pthread_mutex_lock(&dev->lock);
-		dev->hbm_used_bytes -= hbm->bytes;
-		pthread_mutex_unlock(&dev->lock);
-		dev->ops->hbm_freed(dev, hbm->ptr, hbm->mapped_bytes);
+		account_sub(dev, hbm->bytes);
+		dev->ops->hbm_freed(dev, hbm->ptr, hbm->mapped_bytes, hbm->bytes);
 	}
 	free(hbm);
 	return 0;

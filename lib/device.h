@@ -51,8 +51,13 @@ struct okv_device_ops {
 	int (*hbm_check)(struct omnikv_device *dev, void *ptr, uint64_t bytes);
 	/* A descriptor of the range for other devices; NULL: there is none. */
 	int (*hbm_dmabuf)(struct omnikv_device *dev, void *ptr, uint64_t bytes, int *fd);
-	/* Memory that the device no longer owns. */
-	void (*hbm_freed)(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes);
+	/*
+	 * Bind [0, @to_bytes) of the range, of which [0, @from_bytes) is bound, rounded up to what the device can; an error
+	 * leaves it as it was. NULL: as the memory is this machine's.
+	 */
+	int (*hbm_bind)(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes, uint64_t from_bytes, uint64_t to_bytes);
+	/* Memory that the device no longer owns; [0, @bytes) of it is bound. */
+	void (*hbm_freed)(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes, uint64_t bytes);
 
 	/* Events that are more than struct omnikv_event; NULL: they are not. Reset with dev->lock held. */
 	int (*event_create)(struct omnikv_device *dev, struct omnikv_event **event);
@@ -137,7 +142,9 @@ struct omnikv_hbm {
 	struct omnikv_device	*dev;
 	void			*ptr;
 	uint64_t		bytes;
-	uint64_t		mapped_bytes;	/* 0: attached, not ours */
+	uint64_t		mapped_bytes;	/* addresses; 0: attached, not ours */
+	uint64_t		created_bytes;	/* the most that bytes may be; attached: no limit */
+	uint32_t		nr_pipes;	/* who uses it is the only one to resize it */
 	_Atomic uint64_t	nr_io;		/* held by each submitted transfer until its last completion */
 };
 
@@ -159,6 +166,9 @@ struct omnikv_graph {
 extern const struct okv_device_ops okv_device_host;
 extern const struct okv_device_ops okv_device_sim;
 extern const struct okv_device_ops okv_device_cuda;
+
+/** omnikv_hbm_resize() for the pipe that uses it. */
+int okv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes);
 
 /** @status: 1 or a negative errno. What has fired stays as it is until it is reset. */
 void okv_event_fire(struct omnikv_event *event, int status);

@@ -656,6 +656,7 @@ const struct okv_device_ops okv_device_cuda = {
 	.graph_begin = okv_cuda_graph_begin,
 	.graph_status = okv_cuda_graph_status,
 	.hbm_alloc = okv_cuda_hbm_alloc,
+	.hbm_bind = okv_cuda_hbm_bind,
 	.hbm_check = okv_cuda_hbm_check,
 	.hbm_dmabuf = okv_cuda_hbm_dmabuf,
 	.hbm_freed = okv_cuda_hbm_free,

@@ -185,7 +185,8 @@ void okv_cuda_word_put_locked(struct omnikv_device *dev, struct okv_cuda_word *w
 void okv_cuda_words_free(struct omnikv_device *dev);
 
 int okv_cuda_hbm_alloc(struct omnikv_device *dev, uint64_t bytes, void **ptr, uint64_t *mapped_bytes);
-void okv_cuda_hbm_free(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes);
+int okv_cuda_hbm_bind(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes, uint64_t from_bytes, uint64_t to_bytes);
+void okv_cuda_hbm_free(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes, uint64_t bytes);
 int okv_cuda_hbm_check(struct omnikv_device *dev, void *ptr, uint64_t bytes);
 int okv_cuda_hbm_dmabuf(struct omnikv_device *dev, void *ptr, uint64_t bytes, int *fd);
 

@@ -26,6 +26,9 @@
 #define MAX_THREADS	4
 #define PAGE_BYTES	4096
 
+/* Of HBM that may be given back: few mappings, and little that is kept beyond what is asked for. */
+#define UNIT_BYTES	(UINT64_C(32) << 20)
+
 #define WORDS_BYTES	(UINT64_C(64) << 10)
 /* A cache line each: the device's writes of one do not disturb who polls another. */
 #define WORD_STRIDE	64
@@ -145,61 +148,133 @@ static int hbm_allow(struct okv_cuda *cuda, uint64_t ptr, uint64_t bytes)
 	return 0;
 }
 
+/* What one mapping holds: a mapping goes as a whole, so memory comes back in such units. */
+static int hbm_unit(struct okv_cuda *cuda, uint64_t *granularity, uint64_t *unit)
+{
+	struct okv_cu_mem_allocation_prop prop = hbm_prop(cuda);
+	size_t got = 0;
+	int ret = cuda->drv.cuMemGetAllocationGranularity(&got, &prop, OKV_CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+
+	if (!ret && (!got || got > INT64_MAX / 4))
+		ret = OKV_CUDA_ERROR_INVALID_VALUE;
+	if (ret)
+		return ret;
+	*granularity = got;
+	*unit = (UNIT_BYTES + got - 1) / got * got;
+	return 0;
+}
+
+static uint64_t bound_bytes(uint64_t mapped_bytes, uint64_t bytes, uint64_t unit)
+{
+	uint64_t whole = (bytes + unit - 1) / unit * unit;
+
+	return whole < mapped_bytes ? whole : mapped_bytes;
+}
+
+/* Unmap [@from, @to) unit by unit. An error ends it, and @done says where. */
+static int units_unmap(struct okv_cuda *cuda, uint64_t ptr, uint64_t from, uint64_t to, uint64_t unit, uint64_t *done)
+{
+	int ret = 0;
+
+	for (*done = from; *done < to && !ret; *done += ret ? 0 : unit)
+		ret = cuda->drv.cuMemUnmap(ptr + *done, to - *done < unit ? to - *done : unit);
+	return ret;
+}
+
+static int units_map(struct okv_cuda *cuda, uint64_t ptr, uint64_t from, uint64_t to, uint64_t unit)
+{
+	struct okv_cu_mem_allocation_prop prop = hbm_prop(cuda);
+	unsigned long long handle;
+	uint64_t at, n, unused;
+	int ret = 0;
+
+	for (at = from; at < to; at += n) {
+		n = to - at < unit ? to - at : unit;
+		ret = cuda->drv.cuMemCreate(&handle, n, &prop, 0);
+		if (ret)
+			goto err_unmap;
+		ret = cuda->drv.cuMemMap(ptr + at, n, 0, handle, 0);
+		/* The mapping keeps the memory from now on. */
+		cuda->drv.cuMemRelease(handle);
+		if (ret)
+			goto err_unmap;
+	}
+	ret = from < to ? hbm_allow(cuda, ptr + from, to - from) : 0;
+	if (!ret)
+		return 0;
+
+err_unmap:
+	units_unmap(cuda, ptr, from, at, unit, &unused);
+	return ret;
+}
+
 int okv_cuda_hbm_alloc(struct omnikv_device *dev, uint64_t bytes, void **out, uint64_t *mapped_bytes)
 {
 	struct okv_cuda *cuda = okv_cuda_of(dev);
-	struct okv_cu_mem_allocation_prop prop = hbm_prop(cuda);
-	unsigned long long handle;
-	size_t granularity = 0;
-	uint64_t ptr, all;
+	uint64_t ptr, all, granularity, unit;
 	int ret = okv_cuda_enter(dev);
 
 	if (ret)
 		return ret;
-	ret = cuda->drv.cuMemGetAllocationGranularity(&granularity, &prop, OKV_CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+	ret = hbm_unit(cuda, &granularity, &unit);
+	if (!ret && bytes > INT64_MAX - unit)
+		ret = OKV_CUDA_ERROR_INVALID_VALUE;
 	if (ret)
 		goto out_leave;
-	if (!granularity || bytes > INT64_MAX - granularity) {
-		ret = OKV_CUDA_ERROR_INVALID_VALUE;
-		goto out_leave;
-	}
 	all = (bytes + granularity - 1) / granularity * granularity;
 	ret = cuda->drv.cuMemAddressReserve(&ptr, all, 0, 0, 0);
 	if (ret)
 		goto out_leave;
-	ret = cuda->drv.cuMemCreate(&handle, all, &prop, 0);
-	if (ret)
-		goto err_address;
-	ret = cuda->drv.cuMemMap(ptr, all, 0, handle, 0);
-	/* The mapping keeps the memory from now on. */
-	cuda->drv.cuMemRelease(handle);
-	if (ret)
-		goto err_address;
-	ret = hbm_allow(cuda, ptr, all);
-	if (ret)
-		goto err_unmap;
-	okv_cuda_leave(dev);
+	ret = units_map(cuda, ptr, 0, all, unit);
+	if (ret) {
+		cuda->drv.cuMemAddressFree(ptr, all);
+		goto out_leave;
+	}
 	*out = (void *)(uintptr_t)ptr;
 	*mapped_bytes = all;
-	return 0;
 
-err_unmap:
-	cuda->drv.cuMemUnmap(ptr, all);
-err_address:
-	cuda->drv.cuMemAddressFree(ptr, all);
 out_leave:
 	okv_cuda_leave(dev);
-	return okv_cuda_check(dev, ret);
+	return ret ? okv_cuda_check(dev, ret) : 0;
 }
 
-void okv_cuda_hbm_free(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes)
+int okv_cuda_hbm_bind(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes, uint64_t from_bytes, uint64_t to_bytes)
 {
 	struct okv_cuda *cuda = okv_cuda_of(dev);
+	uint64_t from, to, granularity, unit, done;
+	int ret = okv_cuda_enter(dev);
+
+	if (ret)
+		return ret;
+	ret = hbm_unit(cuda, &granularity, &unit);
+	if (ret)
+		goto out_leave;
+	from = bound_bytes(mapped_bytes, from_bytes, unit);
+	to = bound_bytes(mapped_bytes, to_bytes, unit);
+	if (to >= from) {
+		ret = units_map(cuda, (uintptr_t)ptr, from, to, unit);
+		goto out_leave;
+	}
+	ret = units_unmap(cuda, (uintptr_t)ptr, to, from, unit, &done);
+	/* What was unmapped comes back, with other contents; a driver that refuses that too has lost the context. */
+	if (ret)
+		units_map(cuda, (uintptr_t)ptr, to, done, unit);
+
+out_leave:
+	okv_cuda_leave(dev);
+	return ret ? okv_cuda_check(dev, ret) : 0;
+}
+
+void okv_cuda_hbm_free(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes, uint64_t bytes)
+{
+	struct okv_cuda *cuda = okv_cuda_of(dev);
+	uint64_t granularity, unit, done;
 	void *context;
 
 	/* Also of a lost context. */
 	cuda->drv.cuCtxPushCurrent(cuda->context);
-	cuda->drv.cuMemUnmap((uintptr_t)ptr, mapped_bytes);
+	if (!hbm_unit(cuda, &granularity, &unit))
+		units_unmap(cuda, (uintptr_t)ptr, 0, bound_bytes(mapped_bytes, bytes, unit), unit, &done);
 	cuda->drv.cuMemAddressFree((uintptr_t)ptr, mapped_bytes);
 	cuda->drv.cuCtxPopCurrent(&context);
 }

@@ -67,10 +67,11 @@ static void host_info(struct omnikv_device *dev, struct omnikv_device_info *info
 	info->clock_ns = host_clock(dev);
 }
 
-static void host_hbm_freed(struct omnikv_device *dev, void *ptr, uint64_t bytes)
+static void host_hbm_freed(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes, uint64_t bytes)
 {
 	(void)dev;
-	munmap(ptr, bytes);
+	(void)bytes;
+	munmap(ptr, mapped_bytes);
 }
 
 static int host_poll(struct omnikv_device *dev)

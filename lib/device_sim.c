@@ -300,25 +300,25 @@ static void sim_info(struct omnikv_device *dev, struct omnikv_device_info *info)
 	info->stall_ns = sim_of(dev)->stall_ns;
 }
 
-static void sim_hbm_freed(struct omnikv_device *dev, void *ptr, uint64_t bytes)
+static void sim_hbm_freed(struct omnikv_device *dev, void *ptr, uint64_t mapped_bytes, uint64_t bytes)
 {
 	struct sim_device *sim = sim_of(dev);
 	struct sim_grave *grave;
 
-	if (!(dev->config.flags & OMNIKV_DEVICE_F_POISON) || bytes > GRAVEYARD_BYTES_MAX - sim->graveyard_bytes)
+	if (!(dev->config.flags & OMNIKV_DEVICE_F_POISON) || mapped_bytes > GRAVEYARD_BYTES_MAX - sim->graveyard_bytes)
 		goto out_unmap;
 	grave = malloc(sizeof(*grave));
 	if (!grave)
 		goto out_unmap;
 	memset(ptr, POISON_BYTE, bytes);
 	mprotect(ptr, bytes, PROT_READ);
-	*grave = (struct sim_grave) { sim->graveyard, ptr, bytes };
+	*grave = (struct sim_grave) { sim->graveyard, ptr, mapped_bytes };
 	sim->graveyard = grave;
-	sim->graveyard_bytes += bytes;
+	sim->graveyard_bytes += mapped_bytes;
 	return;
 
 out_unmap:
-	munmap(ptr, bytes);
+	munmap(ptr, mapped_bytes);
 }
 
 static int sim_fail_next(struct omnikv_device *dev, uint32_t nth, int error)

@@ -143,6 +143,20 @@ OMNIKV_API int omnikv_hbm_create(struct omnikv_device *dev, uint64_t bytes, stru
  * memory is not).
  */
 OMNIKV_API int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t bytes, struct omnikv_hbm **hbm);
+/**
+ * omnikv_hbm_resize() - give a part of it back, or take it again
+ * @bytes: kept from the beginning; what is behind them belongs to nobody. Created: at most what it was created with, whose
+ *         addresses stay reserved; memory goes back in pages, on "cuda" in units of 32 MiB. Attached: any length of the
+ *         engine's memory from the same address on
+ *
+ * By the thread that submits: while nothing of it is in a ring, an exchange or a kernel. A pipe's HBM is resized by
+ * omnikv_pipe_resize(). What is taken again has no contents that count. What omnikv_hbm_dmabuf() gave before covers the old
+ * length: close it before.
+ *
+ * Return: 0, or -EBUSY (a transfer or a pipe uses it), -EINVAL (0, more than it was created with, or as of attach),
+ * -ENOMEM (over the capacity, or the device has none), -EIO (the device is lost): it is as it was.
+ */
+OMNIKV_API int omnikv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes);
 /** -EBUSY while a transfer uses it. */
 OMNIKV_API int omnikv_hbm_destroy(struct omnikv_hbm *hbm);
 /** Device address; readable by the CPU on "host" and "sim". */

@@ -69,15 +69,14 @@ struct event {
 	double		ms;
 };
 
-enum range_kind { RANGE_DEVICE, RANGE_ALLOC, RANGE_REGISTERED, RANGE_RESERVED };
+enum range_kind { RANGE_DEVICE, RANGE_ALLOC, RANGE_REGISTERED, RANGE_RESERVED, RANGE_MAPPED };
 
 struct range {
 	struct range	*next;
 	enum range_kind	kind;
 	uint64_t	start, bytes;
 	int		device;
-	unsigned long long handle;		/* RESERVED: mapped memory */
-	bool		is_open;		/* ... that may be touched */
+	bool		is_open;		/* MAPPED, within a reservation: may be touched */
 };
 
 struct fault {
@@ -97,7 +96,7 @@ static int nr_captures;		/* of mode 0, which holds for all threads */
 
 static long cfg_devices, cfg_version, cfg_max_register, cfg_register_us, cfg_copy_us, cfg_batch, cfg_kernels, cfg_init_error;
 static long cfg_no_stream_ops;
-static struct fault fail_copy, fault_copy, fail_register, fail_alloc, fail_write;
+static struct fault fail_copy, fault_copy, fail_register, fail_alloc, fail_write, fail_unmap;
 static long nr_copies, nr_batches, nr_launches, nr_graphs, nr_peer_copies, nr_handles;
 
 static void config_reset(void)
@@ -107,7 +106,7 @@ static void config_reset(void)
 	cfg_max_register = 1L << 30;
 	cfg_batch = cfg_kernels = 1;
 	cfg_register_us = cfg_copy_us = cfg_init_error = cfg_no_stream_ops = 0;
-	fail_copy.nth = fault_copy.nth = fail_register.nth = fail_alloc.nth = fail_write.nth = 0;
+	fail_copy.nth = fault_copy.nth = fail_register.nth = fail_alloc.nth = fail_write.nth = fail_unmap.nth = 0;
 	nr_copies = nr_batches = nr_launches = nr_graphs = nr_peer_copies = 0;
 }
 
@@ -139,6 +138,7 @@ EXPORT int fake_cuda_set(const char *key, long value)
 		{ "kernels", &cfg_kernels }, { "init_error", &cfg_init_error }, { "no_stream_ops", &cfg_no_stream_ops },
 		{ "fail_copy", &fail_copy.nth }, { "fault_copy", &fault_copy.nth }, { "fail_register", &fail_register.nth },
 		{ "fail_alloc", &fail_alloc.nth }, { "fail_write", &fail_write.nth },
+		{ "fail_unmap", &fail_unmap.nth },
 	};
 	size_t i;
 	int ret = -1;
@@ -181,6 +181,8 @@ EXPORT long fake_cuda_get(const char *key)
 		n = count_ranges(RANGE_REGISTERED, true);
 	else if (!strcmp(key, "registrations"))
 		n = count_ranges(RANGE_REGISTERED, false);
+	else if (!strcmp(key, "mapped"))
+		n = count_ranges(RANGE_MAPPED, true);
 	else if (!strcmp(key, "host"))
 		n = count_ranges(RANGE_ALLOC, false);
 	else if (!strcmp(key, "device"))
@@ -211,25 +213,68 @@ EXPORT long fake_cuda_get(const char *key)
 
 static bool is_usable(const struct range *r)
 {
-	return r->kind != RANGE_RESERVED || r->is_open;
+	return r->kind != RANGE_RESERVED && (r->kind != RANGE_MAPPED || r->is_open);
 }
 
-/* All of [@at, @at + @bytes) in one range, or NULL. Host memory by either of its addresses. */
-static struct range *range_find(uint64_t at, uint64_t bytes)
+/* Some mapping lies in these addresses. */
+static bool mapped_within(uint64_t ptr, uint64_t bytes)
+{
+	const struct range *r;
+
+	for (r = ranges; r; r = r->next) {
+		if (r->kind == RANGE_MAPPED && r->start < ptr + bytes && ptr < r->start + r->bytes)
+			return true;
+	}
+	return false;
+}
+
+static bool is_reserved(uint64_t ptr, uint64_t bytes)
+{
+	const struct range *r;
+
+	for (r = ranges; r; r = r->next) {
+		if (r->kind == RANGE_RESERVED && ptr >= r->start && bytes <= r->bytes && ptr - r->start <= r->bytes - bytes)
+			return true;
+	}
+	return false;
+}
+
+/* The range that @at is in, or NULL. */
+static struct range *range_around(uint64_t at)
 {
 	struct range *r;
 
+	for (r = ranges; r && (at < r->start || at - r->start >= r->bytes || !is_usable(r)); r = r->next)
+		;
+	return r;
+}
+
+/*
+ * All of [@at, @at + @bytes) in one range, or in mappings of one reservation without a gap: the first; or NULL. Host memory
+ * by either of its addresses.
+ */
+static struct range *range_find(uint64_t at, uint64_t bytes)
+{
+	struct range *first, *r;
+	uint64_t end;
+
 	at &= ~ALIAS;
-	for (r = ranges; r; r = r->next) {
-		if (at >= r->start && at - r->start < r->bytes && bytes <= r->bytes - (at - r->start) && is_usable(r))
-			return r;
+	first = r = range_around(at);
+	if (!r || bytes <= r->bytes - (at - r->start))
+		return r;
+	if (r->kind != RANGE_MAPPED || !is_reserved(at, bytes))
+		return NULL;
+	for (end = r->start + r->bytes; end < at + bytes; end = r->start + r->bytes) {
+		r = range_around(end);
+		if (!r)
+			return NULL;
 	}
-	return NULL;
+	return first;
 }
 
 static bool is_device(const struct range *r)
 {
-	return r && (r->kind == RANGE_DEVICE || r->kind == RANGE_RESERVED);
+	return r && (r->kind == RANGE_DEVICE || r->kind == RANGE_MAPPED);
 }
 
 static bool is_host(const struct range *r)
@@ -647,7 +692,7 @@ static int okv_cuMemAddressFree(uint64_t ptr, size_t bytes)
 
 	pthread_mutex_lock(&lock);
 	link = range_at(RANGE_RESERVED, ptr);
-	if (!*link || (*link)->handle || (*link)->bytes != bytes) {
+	if (!*link || mapped_within(ptr, bytes) || (*link)->bytes != bytes) {
 		ret = OKV_CUDA_ERROR_INVALID_VALUE;
 		goto out_unlock;
 	}
@@ -683,16 +728,12 @@ static int okv_cuMemRelease(unsigned long long handle)
 
 static int okv_cuMemMap(uint64_t ptr, size_t bytes, size_t off, unsigned long long handle, unsigned long long flags)
 {
-	struct range **link;
-
 	ENTER(c);
-	link = range_at(RANGE_RESERVED, ptr);
-	if (!*link || (*link)->handle || (*link)->bytes != bytes || off || flags) {
+	if (!bytes || ptr % GRANULARITY || bytes % GRANULARITY || !is_reserved(ptr, bytes) || mapped_within(ptr, bytes) || off || flags) {
 		ret = OKV_CUDA_ERROR_INVALID_VALUE;
 		goto out_unlock;
 	}
-	(*link)->handle = handle;
-	(*link)->device = (int)(handle & 0xff);
+	range_add(RANGE_MAPPED, ptr, bytes, (int)(handle & 0xff));
 	LEAVE();
 }
 
@@ -702,28 +743,38 @@ static int okv_cuMemUnmap(uint64_t ptr, size_t bytes)
 	int ret = 0;
 
 	pthread_mutex_lock(&lock);
-	link = range_at(RANGE_RESERVED, ptr);
-	if (!*link || !(*link)->handle || (*link)->bytes != bytes) {
+	link = range_at(RANGE_MAPPED, ptr);
+	/* A mapping goes as a whole. */
+	if (!*link || (*link)->bytes != bytes || fires(&fail_unmap)) {
 		ret = OKV_CUDA_ERROR_INVALID_VALUE;
 		goto out_unlock;
 	}
-	(*link)->handle = 0;
-	(*link)->is_open = false;
+	/* Its bytes are gone, and who still touches it dies. */
+	mmap((void *)(uintptr_t)ptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	range_del(link);
 	LEAVE();
 }
 
 static int okv_cuMemSetAccess(uint64_t ptr, size_t bytes, const struct okv_cu_mem_access_desc *desc, size_t nr)
 {
-	struct range **link;
+	struct range *r;
+	uint64_t inside = 0;
 
 	ENTER(c);
-	link = range_at(RANGE_RESERVED, ptr);
-	if (!*link || !(*link)->handle || (*link)->bytes != bytes || nr != 1 ||
-	    desc->flags != OKV_CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+	/* Whole mappings, and nothing between them that is none. */
+	for (r = ranges; r; r = r->next) {
+		if (r->kind == RANGE_MAPPED && r->start >= ptr && r->start + r->bytes <= ptr + bytes)
+			inside += r->bytes;
+	}
+	if (!bytes || inside != bytes || nr != 1 || desc->flags != OKV_CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
 		ret = OKV_CUDA_ERROR_INVALID_VALUE;
 		goto out_unlock;
 	}
-	(*link)->is_open = true;
+	for (r = ranges; r; r = r->next) {
+		if (r->kind == RANGE_MAPPED && r->start >= ptr && r->start + r->bytes <= ptr + bytes)
+			r->is_open = true;
+	}
+	mprotect((void *)(uintptr_t)ptr, bytes, PROT_READ | PROT_WRITE);
 	LEAVE();
 }
 
