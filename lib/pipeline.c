@@ -180,6 +180,7 @@ static void pipe_free(struct omnikv_pipe *pipe)
 {
 	size_t s;
 
+	pipe->hbm->nr_pipes--;
 	for (s = 0; s < pipe->nr_made; s++)
 		stage_free(&pipe->stages[s]);
 	if (pipe->accepted_event)
@@ -228,6 +229,72 @@ bool okv_pipe_has_alias(const struct omnikv_pipe *pipe)
 }
 
 static int stages_grow(struct omnikv_pipe *pipe, size_t need);
+static uint64_t padded(const struct omnikv_pipe *pipe, uint64_t tokens);
+static uint64_t tile_align(const struct omnikv_pipe *pipe);
+
+/* Divide the HBM into slots of so many tokens, with the drafts behind them: they fit. */
+static void slots_place(struct omnikv_pipe *pipe, uint64_t slot_tokens)
+{
+	uint64_t unused;
+	uint32_t l;
+
+	pipe->config.slot_tokens = slot_tokens;
+	pipe->slot_tokens = slot_tokens;
+	pipe->slot_bytes = slot_bytes(pipe->plan, &pipe->config);
+	for (l = 0; l < pipe->nr_layers; l++)
+		layer_bytes(pipe->plan, l, &pipe->config, &pipe->layers[l], &unused);
+	drafts_place(pipe->plan, &pipe->config, pipe->slot_bytes * pipe->nr_slots, pipe->layers);
+}
+
+/* Most tokens, whole pages of them, that a slot holds in so much HBM; 0 when there is room for none. */
+static uint64_t tokens_in(const struct omnikv_pipe *pipe, uint64_t hbm_bytes)
+{
+	struct omnikv_pipe_config c = pipe->config;
+	uint64_t unit = c.page_rows ? c.page_rows : 1, lo = 0, hi, mid, need;
+
+	/* Where no group grows with the tokens, they are no more than bytes. */
+	hi = (hbm_bytes > c.slot_tokens ? hbm_bytes : c.slot_tokens) / unit;
+	while (lo < hi) {
+		mid = lo + (hi - lo + 1) / 2;
+		c.slot_tokens = mid * unit;
+		need = omnikv_pipe_hbm_bytes(pipe->plan, &c);
+		if (need && need <= hbm_bytes)
+			lo = mid;
+		else
+			hi = mid - 1;
+	}
+	return lo * unit;
+}
+
+void omnikv_pipe_on_resize(struct omnikv_pipe *pipe, omnikv_pipe_resized_fn fn, void *arg)
+{
+	pipe->resized = fn;
+	pipe->resized_arg = arg;
+}
+
+int omnikv_pipe_resize(struct omnikv_pipe *pipe, uint64_t hbm_bytes)
+{
+	uint64_t tokens;
+	int ret;
+
+	if (pipe->step.is_open || okv_pipe_has_drafts(pipe) || pipe->hbm->nr_pipes != 1)
+		return -EBUSY;
+	if (!hbm_bytes || hbm_bytes > INT64_MAX)
+		return -EINVAL;
+	tokens = tokens_in(pipe, hbm_bytes);
+	if (tokens < pipe->fewest_tokens)
+		return -ENOSPC;
+	ret = okv_hbm_resize(pipe->hbm, hbm_bytes);
+	if (ret)
+		return ret;
+	slots_place(pipe, tokens);
+	pipe->is_graph_stale = pipe->is_graph_stale || pipe->is_captured;
+	if (pipe->is_debug)
+		okv_pipe_debug_fill(pipe);
+	if (pipe->resized)
+		pipe->resized(pipe->resized_arg, hbm_bytes, tokens);
+	return 0;
+}
 
 int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, struct omnikv_hbm *hbm,
 		       const struct omnikv_pipe_config *config, struct omnikv_pipe **out,
@@ -236,8 +303,7 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 	const struct omnikv_plan *plan = omnikv_space_plan(space);
 	struct omnikv_pipe_config c;
 	struct omnikv_pipe *pipe;
-	uint64_t need, unused;
-	uint32_t l;
+	uint64_t need;
 	int ret = -ENOMEM;
 
 	if (!config_read(config, &c)) {
@@ -276,11 +342,11 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 	pipe->ring = ring;
 	pipe->dev = omnikv_ring_device(ring);
 	pipe->hbm = hbm;
+	hbm->nr_pipes++;
+	pipe->config = c;
 	pipe->plan = plan;
 	pipe->nr_slots = c.nr_slots;
 	pipe->max_seqs = c.max_seqs;
-	pipe->slot_tokens = c.slot_tokens;
-	pipe->slot_bytes = slot_bytes(plan, &c);
 	pipe->page_rows = c.page_rows;
 	pipe->draft_tokens = c.draft_tokens;
 	pipe->verify = c.verify;
@@ -297,9 +363,10 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 	pipe->drafts = calloc(pipe->max_seqs, sizeof(*pipe->drafts));
 	if (!pipe->layers || !pipe->step.seqs || !pipe->step.lanes || !pipe->step.draft_base || !pipe->drafts)
 		goto err_free;
-	for (l = 0; l < pipe->nr_layers; l++)
-		layer_bytes(plan, l, &c, &pipe->layers[l], &unused);
-	drafts_place(plan, &c, pipe->slot_bytes * pipe->nr_slots, pipe->layers);
+	slots_place(pipe, c.slot_tokens);
+	pipe->fewest_tokens = padded(pipe, tile_align(pipe));
+	if (pipe->fewest_tokens > c.slot_tokens)
+		pipe->fewest_tokens = c.slot_tokens;
 	ret = stages_grow(pipe, pipe->nr_layers);
 	if (!ret)
 		ret = omnikv_event_create(pipe->dev, &pipe->accepted_event);

@@ -166,6 +166,13 @@ struct omnikv_pipe {
 	size_t			nr_pieces;
 	size_t			nr_valid;
 	size_t			nr_runs;
+	/* Another size: the configuration that places everything, and who is told. */
+	struct omnikv_pipe_config config;
+	uint64_t		fewest_tokens;	/* of a slot */
+	omnikv_pipe_resized_fn	resized;
+	void			*resized_arg;
+	bool			is_captured;	/* a graph has addresses of the slots */
+	bool			is_graph_stale;	/* ... that are no longer so */
 	/* Debug views. */
 	struct omnikv_error	report;		/* the first thing that was wrong in the last step */
 };
@@ -196,6 +203,8 @@ int okv_pipe_reap(struct omnikv_step *step);
 /** Fired or poisoned; -ETIME when nothing is left that could run. */
 int okv_pipe_event_wait(struct omnikv_pipe *pipe, struct omnikv_event *event);
 
+/** Drafts of the last step are still to be committed or dropped. */
+bool okv_pipe_has_drafts(const struct omnikv_pipe *pipe);
 /** Keep a note of the drafts of a step that ended well; none of one that did not. */
 void okv_pipe_drafts_note(struct omnikv_step *step, bool is_good);
 

@@ -35,6 +35,19 @@ void okv_pipe_drafts_note(struct omnikv_step *step, bool is_good)
 	}
 }
 
+bool okv_pipe_has_drafts(const struct omnikv_pipe *pipe)
+{
+	uint32_t i;
+
+	for (i = 0; i < pipe->nr_drafts; i++) {
+		const struct okv_pipe_draft *draft = &pipe->drafts[i];
+
+		if (draft->seq && okv_seq_is_open(omnikv_space_manager(pipe->space), draft->seq, draft->serial))
+			return true;
+	}
+	return false;
+}
+
 /* Are these tokens of the draft, each once? Groups whose entries hold several tokens need a chain. */
 static int accepted_check(const struct omnikv_pipe *pipe, const struct okv_pipe_draft *draft, const uint32_t *accepted,
 			  uint32_t nr)

@@ -24,6 +24,8 @@ int okv_pipe_graph_check(const struct omnikv_step *step)
 
 	if (step->pipe->is_debug)
 		return -EOPNOTSUPP;
+	if (step->pipe->is_graph_stale)
+		return -ESTALE;
 	/* Events are joined on a stream, which must not be the thread that has the kernels still to launch. */
 	if (step->pipe->dev->ops->has_caller_streams && (step->pipe->draft_tokens || okv_pipe_has_alias(step->pipe)))
 		return -EOPNOTSUPP;
@@ -63,6 +65,10 @@ int omnikv_layer_capture(struct omnikv_pipe *pipe, uint32_t layer, struct omnikv
 	ret = omnikv_graph_wait(graph, stream, pipe->stages[layer].loaded);
 	if (!ret)
 		okv_pipe_view_place(pipe, layer, layer % pipe->nr_slots, view);
+	/* Without a capture the addresses are asked for at each replay. */
+	pipe->is_captured = pipe->dev->ops->graph_add;
+	if (layer + 1 == pipe->nr_layers)
+		pipe->is_graph_stale = false;
 	return ret;
 }
 

@@ -71,6 +71,26 @@ OMNIKV_API uint64_t omnikv_pipe_hbm_bytes(const struct omnikv_plan *plan, const 
 OMNIKV_API int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, struct omnikv_hbm *hbm,
 				  const struct omnikv_pipe_config *config, struct omnikv_pipe **pipe,
 				  struct omnikv_error *err);
+/**
+ * Called when the pipe has another size, on the thread that resized it, before omnikv_pipe_resize() returns.
+ * @slot_tokens: what one buffer holds from now on: more, or fewer, than at creation
+ */
+typedef void (*omnikv_pipe_resized_fn)(void *arg, uint64_t hbm_bytes, uint64_t slot_tokens);
+
+/** Who is told of another size: the scheduler that sizes steps. @fn may be NULL: nobody. */
+OMNIKV_API void omnikv_pipe_on_resize(struct omnikv_pipe *pipe, omnikv_pipe_resized_fn fn, void *arg);
+/**
+ * omnikv_pipe_resize() - between steps, give a part of the HBM back to the engine, or take it again
+ * @hbm_bytes: as of omnikv_hbm_resize(); the pipe's nr_slots buffers fill it from now on, and hold as many tokens as fit
+ *
+ * With fewer tokens a history comes in more tiles. Addresses of views change: kernels are captured again
+ * (omnikv_layer_capture()), and until then on "cuda" a step with OMNIKV_STEP_F_GRAPH is refused with -ESTALE.
+ *
+ * Return: 0, or -EBUSY (a step is open, drafts are not committed yet, a transfer or another pipe uses the HBM), -ENOSPC (a
+ * buffer would hold less than a tile may have: 64 tokens and whole blocks and pages, or what it was created with), or as
+ * of omnikv_hbm_resize(): the pipe is as it was, and nobody is told.
+ */
+OMNIKV_API int omnikv_pipe_resize(struct omnikv_pipe *pipe, uint64_t hbm_bytes);
 /** Waits for its transfers. */
 OMNIKV_API void omnikv_pipe_destroy(struct omnikv_pipe *pipe);
 
@@ -191,7 +211,7 @@ OMNIKV_API int omnikv_view_expect(const struct omnikv_plan *plan, const struct o
  * @seqs:  [nr_seqs] each sequence once, of the pipe's space, with at least one token; copied
  * @flags: OMNIKV_STEP_F_*, or 0
  *
- * Return: 0, or -EAGAIN (ring full, or a step is under way), -ENOSPC (more tokens or sequences
+ * Return: 0, or -EAGAIN (ring full, or a step is under way), -ESTALE (omnikv_pipe_resize()), -ENOSPC (more tokens or sequences
  * than the pipe has room for), -ENODATA (live KV lost), -EINVAL (tokens outside the sequence, an unknown lane
  * or flag, a sequence twice or of another space, none at all).
  */
