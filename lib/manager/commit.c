@@ -24,6 +24,7 @@
 #include "block.h"
 #include "failpoint.h"
 #include "manager/import.h"
+#include "manager/retain.h"
 
 /* One leaf's worth of blocks under way. */
 struct okv_commit {
@@ -105,6 +106,7 @@ static void okv_commit_attach(struct okv_commit *commit, uint32_t slot, uint32_t
 			continue;
 		commit->visit.manager->private_granules -= extent->nr_granules;
 		seq->space->shelf->nr_granules += extent->nr_granules;
+		okv_retain_grew(seq->space->shelf, entry, extent->nr_granules);
 		memset(extent, 0, sizeof(*extent));
 	}
 }

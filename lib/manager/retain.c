@@ -95,6 +95,15 @@ static uint64_t count_path(struct okv_retained *retained, int by)
 	return nr_granules;
 }
 
+void okv_retain_grew(struct okv_shelf *shelf, uint32_t entry, uint64_t nr_granules)
+{
+	if (entry >= shelf->nr_kept_ids)
+		return;
+	for (int kind = 0; kind < OKV_RETAIN_KINDS; kind++)
+		if (shelf->nr_kept[kind][entry])
+			shelf->manager->retentions->nr_granules[kind] += nr_granules;
+}
+
 /* Its entry is kept from now on; it is in no table yet. */
 static int hold(struct omnikv_manager *manager, struct okv_retained *retained)
 {

@@ -278,6 +278,7 @@ int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client,
 	ret = okv_index_attach(index, entry, group, extent, crc);
 	if (!ret) {
 		space->shelf->nr_granules += extent->nr_granules;
+		okv_retain_grew(space->shelf, entry, extent->nr_granules);
 		okv_note_peak(space->manager);
 		ret = !is_held && omnikv_extent_lease(client, extent, 1) ? -ENODATA : 0;
 	} else {

@@ -477,6 +477,43 @@ static void what_is_no_retention_is_refused(void **state)
 	on_both_paths(check_refusals);
 }
 
+/* The state of a block comes after the retention that counts it: what was retained must be given back whole. */
+static void check_late_states(struct path *path)
+{
+	struct kv_story story, begin = { 0 };
+	struct omnikv_seq *seq;
+
+	play(path, 1);
+	assert_int_equal(pin(path, 1, HOUR_MS), BLOCKS);
+	make_story(&story, 1, 0);
+	kv_story_copy(&begin, &story, 2 * T);
+	seq = kv_open(path->world, &begin, false);
+	assert_int_equal(omnikv_seq_tokens(seq), 0);
+	assert_int_equal(omnikv_seq_append(seq, begin.nr_tokens), 0);
+	kv_store(path->world, seq, &begin, 0, begin.nr_tokens);
+	assert_true(kv_commit(path->world, seq, &begin, false) >= 0);
+	omnikv_seq_close(seq);
+	kv_story_free(&begin);
+	kv_story_free(&story);
+
+	assert_int_equal(omnikv_space_unretain(path->world->space, 1), 0);
+	assert_int_equal(stats_of(path).pinned_bytes, 0);
+	assert_int_equal(pin(path, 1, HOUR_MS), BLOCKS);
+	assert_int_equal(omnikv_space_unretain(path->world->space, 1), 0);
+}
+
+static void a_state_that_comes_later_ends_no_pinning(void **state)
+{
+	(void)state;
+	for (uint32_t is_attached = 0; is_attached < 2; is_attached++) {
+		struct path path;
+
+		path_open(&path, is_attached, KV_SHAPE_HYBRID);
+		check_late_states(&path);
+		path_close(&path);
+	}
+}
+
 static void pins_can_have_a_half_of_the_pool_at_most(void **state)
 {
 	static const uint64_t asked[] = { 8 << 20, 0, OMNIKV_PIN_NONE }, given[] = { 8 << 20, 4 << 20, 0 };
@@ -515,6 +552,7 @@ int main(void)
 		cmocka_unit_test(what_a_finished_session_used_leaves_first),
 		cmocka_unit_test(nobody_can_pin_the_whole_pool),
 		cmocka_unit_test(shared_prefixes_count_once),
+		cmocka_unit_test(a_state_that_comes_later_ends_no_pinning),
 		cmocka_unit_test(a_reset_ends_retentions_too),
 		cmocka_unit_test(a_client_that_ends_retains_nothing),
 		cmocka_unit_test(what_is_no_retention_is_refused),
