@@ -166,7 +166,7 @@ struct omnikv_sqe {
  * struct omnikv_cqe - one result
  * @res:      bytes moved, or -ESTALE (an extent is gone), -EPERM, -EINVAL, -EIO, -ETIME (deadline),
  *            -ECANCELED, -EOPNOTSUPP; CANCEL: 0 found, -ENOENT not found; FETCH of a block that is not there -ENOENT, of one
- *            that is damaged -EBADMSG; SPILL -ENOSPC, -EDQUOT; either -ETIME where the disk does not answer
+ *            that is damaged -EBADMSG; SPILL -ENOSPC, -EDQUOT, -EFBIG; either -ETIME where the disk does not answer
  * @nr_valid: pieces that arrived whole; with an error the valid bitmap says which
  */
 struct omnikv_cqe {
