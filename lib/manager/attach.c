@@ -25,6 +25,7 @@
 #include "manager/frames.h"
 #include "manager/import.h"
 #include "manager/reader.h"
+#include "manager/retain.h"
 #include "option.h"
 #include "provider_daemon.h"
 #include "stock.h"
@@ -833,20 +834,26 @@ static struct okv_wire_retain retain_frame(const struct omnikv_retention *how, c
 	return retain;
 }
 
-/* What @session retains is @new, or nothing; what is over by now is forgotten. Under the lock. */
+/*
+ * What @session retains is @new, or nothing. What is over by now is forgotten, and the oldest of more than one daemon
+ * takes: some of those gave way there, which nobody tells. Under the lock.
+ */
 static void keep(struct remote *remote, uint64_t session, struct kept *new)
 {
 	struct kept **link = &remote->kept, *kept;
 	uint64_t now = now_ns();
+	uint32_t nr = new ? 1 : 0;
 
 	while ((kept = *link)) {
 		uint64_t ttl_ms = kept->how.ttl_ms ? kept->how.ttl_ms : 2 * (uint64_t)kept->how.next_use_ms;
 
-		if (kept->how.session == session || now - kept->since_ns > ttl_ms * UINT64_C(1000000)) {
+		if (kept->how.session == session || now - kept->since_ns > ttl_ms * UINT64_C(1000000) ||
+		    nr == OKV_RETAIN_OF_OWNER) {
 			*link = kept->next;
 			free(kept);
 			continue;
 		}
+		nr++;
 		link = &kept->next;
 	}
 	if (new) {

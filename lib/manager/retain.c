@@ -167,7 +167,7 @@ static bool is_within(const struct omnikv_manager *manager, const struct okv_ret
 		if (kind_of(other) == kind_of(retained))
 			charged += other->nr_granules;
 	}
-	return charged <= bound / 2 && nr_own <= OKV_RANKS_MAX / 4;
+	return charged <= bound / 2 && nr_own <= OKV_RETAIN_OF_OWNER;
 }
 
 /* Of the same owner and worth less than @retained; NULL: there is none. */

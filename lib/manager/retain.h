@@ -20,6 +20,9 @@
 /** Sequences on their way from one process to another (handover.h). */
 #define OKV_OWNER_TICKETS	UINT64_MAX
 
+/** Retentions of one client. */
+#define OKV_RETAIN_OF_OWNER	(OKV_RANKS_MAX / 4)
+
 /** Kinds of retentions. */
 enum { OKV_RETAIN_PIN, OKV_RETAIN_RANKED, OKV_RETAIN_KINDS };
 

@@ -4,6 +4,7 @@
  * time is over or their process has ended; and brought to the daemon that follows.
  */
 #include <errno.h>
+#include <malloc.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -85,7 +86,7 @@ static int64_t retain(const struct kv_world *world, uint32_t salt, struct omnikv
 	int64_t nr;
 
 	how.size = sizeof(how);
-	how.session = salt;
+	how.session = how.session ? how.session : salt;
 	make_story(&story, salt);
 	keys = kv_keys(world, &story, BLOCKS);
 	nr = omnikv_space_retain(world->space, keys, BLOCKS, NULL, &how);
@@ -320,6 +321,29 @@ static void the_next_daemon_is_told(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* What a client keeps for the next daemon is no more than one daemon takes of it. */
+static void sessions_without_end_take_no_memory_without_end(void **state)
+{
+	struct daemon_case daemon;
+	struct kv_world world;
+	size_t before, bytes;
+
+	(void)state;
+	daemon_case_init(&daemon);
+	daemon_start(&daemon, options);
+	kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+	play(&world, 1);
+	before = mallinfo2().uordblks;
+	for (uint32_t i = 0; i < 24000; i++)
+		assert_int_equal(retain(&world, 1, (struct omnikv_retention){ .session = 1000 + i, .next_use_ms = HOUR_MS - i }), BLOCKS);
+	bytes = mallinfo2().uordblks - before;
+	/* 15,000 take 1.7 MB, all of them 2.7. */
+	assert_true(bytes < 2000000);
+	kv_world_detach(&world);
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -328,6 +352,7 @@ int main(void)
 		cmocka_unit_test(no_process_can_pin_what_all_need),
 		cmocka_unit_test(sessions_leave_in_the_order_of_their_next_use),
 		cmocka_unit_test(the_next_daemon_is_told),
+		cmocka_unit_test(sessions_without_end_take_no_memory_without_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
