@@ -245,20 +245,32 @@ static void who_is_poisoned_is_not_signalled(void **state)
 	struct omnikv_exchange_part parts[NR_PIECES];
 	struct ranks r;
 	uint32_t i;
-	int round;
+	int round, ret;
 
 	(void)state;
 	ranks_open(&r, "cuda", NULL);
 	fetch(&r, parts);
 	fixture_cuda_set("copy_us", 500);
 	for (round = 0; round < 300; round++) {
-		for (i = 0; i < NR_RANKS; i++)
+		for (i = 0; i < NR_RANKS; i++) {
 			omnikv_event_reset(r.signals[i]);
+			if (i)
+				memset(omnikv_hbm_ptr(r.hbms[i]), 0xa5, PIECE);
+		}
 		assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, 1, r.signals), 0);
-		assert_int_equal(omnikv_exchange_end(r.exchange, 100000), -ETIME);
-		for (i = 0; i < NR_RANKS; i++)
-			assert_int_equal(omnikv_event_query(r.signals[i]), -ETIME);
-		assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), -ETIME);
+		ret = omnikv_exchange_end(r.exchange, 100000);
+		for (i = 0; i < NR_RANKS; i++) {
+			int state = omnikv_event_query(r.signals[i]);
+
+			/* On a busy machine a rank, or all of them, may be in time after all. */
+			assert_true(state == 1 || (ret && state == -ETIME));
+			if (state == 1)
+				assert_true(fixture_is_filled(omnikv_hbm_ptr(r.hbms[i]), PIECE, 0, 0));
+		}
+		assert_true(!ret || ret == -ETIME);
+		if (ret)
+			ret = omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS);
+		assert_true(!ret || ret == -ETIME);
 	}
 	ranks_close(&r);
 }
