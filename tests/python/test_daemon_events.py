@@ -270,6 +270,32 @@ def test_nobody_holds_the_daemon_up(daemon, events, chain):
         one.close()
 
 
+def test_no_request_for_a_replay_is_forgotten(daemon, events, chain):
+    """Requests that come while a long answer is being sent, and nothing happens after them."""
+    with omnikv.connect(f"unix:{daemon.socket}") as manager, space_of(manager) as space:
+        for i in range(60):
+            prompt = [100000 * i + j for j in range(3200)]
+            commit(space, chain.keys(prompt), prompt)
+    last = events.replay()[-1][0]
+    askers = [events.context.socket(zmq.DEALER) for _ in range(8)]
+    for asker in askers:
+        asker.connect(daemon.replay)
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        askers[0].send_multipart([b"", max(0, last - 55).to_bytes(8, "big")])
+        assert askers[0].poll(5000)
+        for asker in askers[1:]:
+            asker.send_multipart([b"", last.to_bytes(8, "big")])
+            time.sleep(0.0001)
+        for asker in askers:
+            number = None
+            while number != END:
+                assert asker.poll(5000), "no answer"
+                number = asker.recv_multipart()[2]
+    for asker in askers:
+        asker.close(0)
+
+
 @pytest.mark.parametrize("options, words", [
     (["--events=5557"], ["events", "tcp://ADDRESS:PORT"]), (["--events-replay=tcp://127.0.0.1:1"], ["--events-replay without --events"]),
     (["--events=ipc:///nonexistent/x"], ["events", "/nonexistent/x"]), (["--events=ipc://x", "--events-encoding=cbor"], ["neither map nor array"]),

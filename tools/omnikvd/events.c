@@ -236,14 +236,19 @@ static bool replay_read(struct okv_events *events, uint64_t now_ns)
 	return true;
 }
 
-static void replay_ready(struct okv_server *server, int fd, void *opaque)
+static bool has_requests(struct okv_events *events)
 {
 	int state = 0;
 	size_t size = sizeof(state);
 
+	return events->replay && !zmq_getsockopt(events->replay, ZMQ_EVENTS, &state, &size) && (state & ZMQ_POLLIN);
+}
+
+static void replay_ready(struct okv_server *server, int fd, void *opaque)
+{
 	(void)fd;
 	/* The descriptor says that something may have changed, until somebody looks. */
-	if (!zmq_getsockopt(((struct okv_events *)opaque)->replay, ZMQ_EVENTS, &state, &size) && (state & ZMQ_POLLIN))
+	if (has_requests(opaque))
 		okv_server_wake(server, 0);
 }
 
@@ -261,6 +266,9 @@ uint64_t okv_events_tick(struct okv_events *events, uint64_t now_ns)
 	for (uint32_t i = 0; i < OKV_REPLAYS_MAX; i++)
 		if (events->replays[i].id_len && replay_step(events, &events->replays[i], now_ns) && next_ns == UINT64_MAX)
 			next_ns = now_ns + REPLAY_AGAIN_NS;
+	/* Sending looks as well, and the descriptor does not tell again of what came in meanwhile. */
+	if (has_requests(events))
+		next_ns = now_ns;
 	pthread_mutex_unlock(&events->lock);
 	return next_ns;
 }
