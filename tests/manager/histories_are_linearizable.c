@@ -198,7 +198,7 @@ static void print_history(const struct history_op *ops, uint32_t nr)
 static void what_processes_see_could_have_happened_in_turn(void **state)
 {
 	const char *const options[] = { "--pool", "16M", "--reserve", "1M", NULL };
-	uint32_t nr_histories = campaign_scale(1000, 20000), nr_ops = 0, nr_refused = 0, nr_there = 0;
+	uint32_t nr_histories = campaign_scale(1000, 20000), nr_refused = 0, nr_there = 0;
 	const char *text = getenv("OMNIKV_TEST_SEED");
 	uint64_t seed = text ? strtoull(text, NULL, 10) : 20261130;
 	struct history_op ops[NR_PROCESSES * OPS_EACH];
@@ -234,7 +234,6 @@ static void what_processes_see_could_have_happened_in_turn(void **state)
 		for (uint32_t block = 0; block < NR_BLOCKS; block++) {
 			uint32_t nr = history_of(block, ops);
 
-			nr_ops += nr;
 			for (uint32_t i = 0; i < nr; i++)
 				nr_there += ops[i].kind == HISTORY_LOOK && ops[i].is_there;
 			if (history_is_linearizable(ops, nr))
