@@ -101,6 +101,11 @@ struct okv_provider {
 		     const struct omnikv_extent *after, uint32_t flags, struct omnikv_extent *out);
 	int (*seal)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
 	int (*free)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
+	/*
+	 * SEAL, and LEASE behind it, with nothing between, all or nothing: for a manager elsewhere that takes them over.
+	 * NULL: that manager seals.
+	 */
+	int (*hand_over)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
 	int (*lease)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
 	int (*release)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
 	int (*io_get)(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);

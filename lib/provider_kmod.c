@@ -682,6 +682,38 @@ static int kmod_lease(struct omnikv_client *client, const struct omnikv_extent *
 	return get_list(client, exts, count, OMNIKV_BATCH_LEASE);
 }
 
+/*
+ * In one batch: who looks for sealed extents that nobody has sees them held. A lease that would be one too many is
+ * seen by a transfer while they are PRIVATE still; leases of this client are all got with its lock held.
+ */
+static int kmod_hand_over(struct omnikv_client *base, const struct omnikv_extent *exts, uint32_t count)
+{
+	static const uint32_t opcodes[] = {
+		OMNIKV_BATCH_IO_GET, OMNIKV_BATCH_IO_PUT, OMNIKV_BATCH_SEAL, OMNIKV_BATCH_LEASE,
+	};
+	struct omnikv_batch_op ops[4] = { 0 };
+	struct kmod_client *client = kmod_client(base);
+	uint32_t i;
+	int ret;
+
+	if (count > OMNIKV_LIST_MAX)
+		return -E2BIG;
+	for (i = 0; i < 4; i++)
+		ops[i] = (struct omnikv_batch_op){ .opcode = opcodes[i], .addr = (uintptr_t)exts, .count = count };
+	pthread_mutex_lock(&client->lock);
+	ret = okv_holds_reserve(&client->holds, count);
+	if (!ret)
+		ret = batch(client, ops, 4, NULL);
+	for (i = 0; i < count && !ret; i++) {
+		struct okv_hold *hold = okv_holds_get(&client->holds, (uint32_t)exts[i].granule, exts[i].generation);
+
+		hold->nr_binds = exts[i].nr_granules;
+		hold->nr_leases++;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return ret;
+}
+
 static int kmod_release(struct omnikv_client *base, const struct omnikv_extent *exts, uint32_t count)
 {
 	struct kmod_client *client = kmod_client(base);
@@ -873,6 +905,7 @@ const struct okv_provider okv_provider_kmod = {
 	.alloc		= kmod_alloc,
 	.seal		= kmod_seal,
 	.free		= kmod_free,
+	.hand_over	= kmod_hand_over,
 	.lease		= kmod_lease,
 	.release	= kmod_release,
 	.io_get		= kmod_io_get,

@@ -75,7 +75,10 @@ struct remote {
 struct attached {
 	struct okv_authority	auth;
 	struct omnikv_pool	*pool;
+	uint64_t		pool_bytes;
 	struct okv_conn		*conn;
+	char			pool_name[sizeof(((struct okv_wire_attached *)0)->name)];	/* the module's */
+	bool			is_module;	/* the module's pool: @conn is ours, and its owners seal */
 	uint32_t		deadline_ms;
 	uint64_t		reserve_bytes;
 
@@ -286,7 +289,8 @@ static int attached_space_open(struct okv_authority *auth, const struct omnikv_n
 		free(remote);
 		return ret;
 	}
-	fill_reserve(at, plan);
+	if (!at->is_module)
+		fill_reserve(at, plan);
 	*out = remote;
 	return 0;
 }
@@ -368,11 +372,6 @@ static void attached_distrust(struct okv_authority *auth, void *opaque, const st
 
 /* ---- lookups -------------------------------------------------------------------------------- */
 
-static uint64_t pool_bytes(const struct attached *at)
-{
-	return (uint64_t)okv_embedded_pool(at->pool)->map.nr_granules * at->pool->granule_bytes;
-}
-
 /* The catalog as a reader sees it; false: it cannot be read now. */
 static bool reader_of(struct attached *at, struct remote *remote, struct okv_reader *reader,
 		      struct okv_reader_space *rspace)
@@ -381,7 +380,7 @@ static bool reader_of(struct attached *at, struct remote *remote, struct okv_rea
 
 	pthread_mutex_lock(&at->lock);
 	if (!remote->has_reader && remote->root_off &&
-	    !okv_reader_init(&remote->reader, omnikv_pool_base(at->pool), pool_bytes(at), remote->root_off))
+	    !okv_reader_init(&remote->reader, omnikv_pool_base(at->pool), at->pool_bytes, remote->root_off))
 		remote->has_reader = !okv_reader_space(&remote->reader, remote->identity, &remote->rspace) &&
 				     remote->rspace.nr_groups == remote->nr_groups;
 	has = remote->has_reader;
@@ -611,6 +610,40 @@ static int send_publish(struct attached *at, struct remote *remote, const struct
 	return published->nr == pub->nr ? published->status : -ENOTCONN;
 }
 
+/*
+ * The module has owners seal. Nothing is sealed while nobody is there to take it over: the next daemon would give it
+ * up. What is sealed and not taken over goes with our lease.
+ */
+static int publish_sealed(struct attached *at, struct remote *remote, const struct okv_publication *all)
+{
+	struct okv_wire_published published = { .nr = 0 };
+	struct omnikv_extent list[OMNIKV_GROUPS_MAX];
+	struct okv_publication pub = *all;
+	uint64_t space;
+	int ret, error;
+
+	ret = space_of(at, remote, &space);
+	for (pub.nr = 0; !ret && pub.nr < all->nr; pub.nr += !ret) {
+		uint32_t nr = 0;
+
+		for (uint32_t g = 0; g < remote->nr_groups; g++)
+			if (all->extents[pub.nr * remote->nr_groups + g].nr_granules)
+				list[nr++] = all->extents[pub.nr * remote->nr_groups + g];
+		ret = at->pool->provider->hand_over(at->auth.client, list, nr);
+	}
+	(void)OKV_FAILPOINT("attach.sealed");
+	error = pub.nr ? send_publish(at, remote, &pub, &published) : 0;
+	for (uint32_t i = 0; i < all->nr; i++) {
+		if (i >= pub.nr)
+			all->published[i] = OKV_PUBLISHED_NOT;
+		else if (i < published.nr && published.published[i] == OKV_PUBLISHED_NEW)
+			all->published[i] = OKV_PUBLISHED_NEW;
+		else
+			all->published[i] = OKV_PUBLISHED_ADRIFT;
+	}
+	return error < 0 ? error : ret;
+}
+
 static int attached_publish(struct okv_authority *auth, void *opaque, const struct okv_publication *pub)
 {
 	struct okv_wire_published published = { .nr = 0 };
@@ -619,6 +652,8 @@ static int attached_publish(struct okv_authority *auth, void *opaque, const stru
 	int ret;
 
 	flush_uses(at);
+	if (at->is_module)
+		return publish_sealed(at, remote, pub);
 	okv_daemon_client_offer(auth->client, pub->extents, pub->nr * remote->nr_groups);
 	ret = send_publish(at, remote, pub, &published);
 	for (uint32_t i = 0; i < pub->nr; i++) {
@@ -643,6 +678,14 @@ static int attached_attach(struct okv_authority *auth, void *opaque, const struc
 	struct remote *remote = opaque;
 	int ret;
 
+	if (at->is_module) {
+		ret = at->pool->provider->hand_over(auth->client, extent, 1);
+		if (!ret && call_about(at, remote, &state.space, &frame) < 0) {
+			omnikv_extent_release(auth->client, extent, 1);
+			ret = -ENODATA;
+		}
+		return ret;
+	}
 	ret = omnikv_extent_io_get(auth->client, extent, 1);
 	if (ret)
 		return ret;
@@ -659,11 +702,16 @@ static int attached_attach(struct okv_authority *auth, void *opaque, const struc
 /* Transfers of this process are counted here; only the daemon can seal, and nobody else stores into it. */
 static bool attached_is_idle(struct okv_authority *auth, const struct omnikv_extent *extent)
 {
-	struct okv_embedded_client *client = okv_embedded_client(auth->client);
-	struct okv_embedded_pool *pool = okv_embedded_pool(auth->client->pool);
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+	struct okv_embedded_client *client;
+	struct okv_embedded_pool *pool;
 	const struct okv_hold *hold;
 	bool is_idle;
 
+	if (attached_of(auth)->is_module)
+		return !omnikv_extent_query(auth->client, extent, &info) && !info.nr_refs;
+	client = okv_embedded_client(auth->client);
+	pool = okv_embedded_pool(auth->client->pool);
 	pthread_mutex_lock(&pool->lock);
 	hold = okv_holds_find(&client->holds, (uint32_t)extent->granule);
 	is_idle = !hold || hold->generation != extent->generation || !hold->nr_ios;
@@ -673,12 +721,15 @@ static bool attached_is_idle(struct okv_authority *auth, const struct omnikv_ext
 
 /* ---- what is only passed on ----------------------------------------------------------------- */
 
-/* The daemon evicts as it allocates, so what did not fit then does not fit. */
+/* A daemon that allocates evicts as it does, so what did not fit then does not fit. The module evicts nothing. */
 static int attached_make_room(struct okv_authority *auth, uint64_t nr_granules)
 {
-	(void)auth;
-	(void)nr_granules;
-	return -ENOSPC;
+	struct okv_wire_room room = { .nr_granules = 1, .count = (uint32_t)nr_granules };
+	struct okv_call frame = { .type = OKV_WIRE_ROOM, .req = &room, .req_bytes = sizeof(room) };
+
+	if (!attached_of(auth)->is_module || nr_granules > UINT32_MAX)
+		return -ENOSPC;
+	return call(attached_of(auth), 0, &frame) < 0 ? -ENOSPC : 0;
 }
 
 static int attached_can_room(struct okv_authority *auth, uint64_t nr_granules)
@@ -809,6 +860,9 @@ static int attached_join(struct okv_authority *auth, void *opaque, const struct 
 		req.join.parent = *join->parent;
 	memcpy(req.items, join->extents, nr * sizeof(*join->extents));
 	memcpy(req.items + nr * sizeof(*join->extents), join->crcs, nr * sizeof(*join->crcs));
+	/* Parts stay their owners' where they do not come together: what is sealed cannot. */
+	if (attached_of(auth)->is_module)
+		return -EOPNOTSUPP;
 	ret = -OKV_FAILPOINT("join.send");
 	okv_daemon_client_offer(auth->client, join->extents, nr);
 	if (!ret)
@@ -1034,6 +1088,8 @@ static void attached_destroy(struct okv_authority *auth)
 	pthread_mutex_destroy(&at->wait_lock);
 	pthread_mutex_destroy(&at->lock);
 	omnikv_client_close(auth->client);
+	if (at->is_module)
+		okv_conn_close(at->conn);
 	omnikv_pool_close(at->pool);
 	free(at);
 }
@@ -1068,11 +1124,36 @@ static const struct okv_authority_ops attached_ops = {
 
 /* ---- attaching ------------------------------------------------------------------------------ */
 
+/* The daemon behind the module's pool counts us among those that use it; it must be of the same pool each time. */
+static int module_connected(struct okv_conn *conn, void *opaque, bool is_first, struct omnikv_error *err)
+{
+	const struct okv_wire_attach attach = { 0 };
+	struct okv_wire_attached attached;
+	struct attached *at = opaque;
+	struct okv_call frame = {
+		.type = OKV_WIRE_ATTACH, .req = &attach, .req_bytes = sizeof(attach), .reply = &attached,
+		.reply_max = sizeof(attached), .err = err,
+	};
+	int ret = okv_conn_call_locked(conn, &frame);
+
+	for (uint32_t i = 0; i < OKV_WIRE_FDS_MAX; i++)
+		if (frame.fds_out[i] >= 0)
+			close(frame.fds_out[i]);
+	if (ret < 0)
+		return ret;
+	if (is_first)
+		memcpy(at->pool_name, attached.name, sizeof(at->pool_name));
+	if (attached.kind != OKV_WIRE_POOL_KMOD || memcmp(at->pool_name, attached.name, sizeof(at->pool_name)))
+		return okv_error_set(err, -ESTALE, "the daemon has another pool than before");
+	return 0;
+}
+
 static int attach_begin(const char *socket, const struct omnikv_attach_config *config, struct attached *at,
 			struct omnikv_error *err)
 {
 	const struct omnikv_pool_config pool = { .size = sizeof(pool) };
 	struct okv_pool_spec spec = { .kind = OKV_PROVIDER_DAEMON, .name = socket };
+	struct omnikv_pool_info info = { .size = sizeof(info) };
 	int ret;
 
 	at->deadline_ms = config->deadline_ms ? config->deadline_ms : DEADLINE_MS;
@@ -1096,10 +1177,26 @@ static int attach_begin(const char *socket, const struct omnikv_attach_config *c
 	}
 	at->conn = okv_daemon_client_conn(at->auth.client);
 	if (!at->conn) {
-		ret = okv_error_set(err, -EOPNOTSUPP, "the daemon's pool is the kernel module's; attach needs one that it shares");
-		goto err_client;
+		const struct okv_conn_hooks hooks = {
+			.connected = module_connected, .opaque = at, .timeout_ms = at->deadline_ms,
+		};
+
+		at->is_module = true;
+		ret = okv_conn_open(socket, &hooks, &at->conn, err);
+		if (ret)
+			goto err_client;
 	}
+	ret = omnikv_pool_info(at->pool, &info);
+	if (ret) {
+		okv_error_set(err, ret, "the daemon's pool: %s", strerror(-ret));
+		goto err_conn;
+	}
+	at->pool_bytes = info.nr_granules * info.granule_bytes;
 	return 0;
+
+err_conn:
+	if (at->is_module)
+		okv_conn_close(at->conn);
 
 err_client:
 	omnikv_client_close(at->auth.client);
@@ -1135,7 +1232,7 @@ int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config 
 		return ret;
 	}
 	at->auth.ops = &attached_ops;
-	at->auth.holds_ios = true;
+	at->auth.holds_ios = !at->is_module;
 	pthread_mutex_init(&at->lock, NULL);
 	pthread_mutex_init(&at->wait_lock, NULL);
 	return okv_manager_attach_to(&at->auth, manager);

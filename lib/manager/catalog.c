@@ -559,8 +559,10 @@ static int sealed_free(struct omnikv_manager *manager, const struct sealed *seal
 	int ret = 0;
 
 	for (uint64_t i = 0; i < sealed->nr && !ret; i++) {
-		if (sealed->claimed[i / 64] >> (i % 64) & 1)
+		if (sealed->claimed[i / 64] >> (i % 64) & 1) {
+			okv_manager_note_taken(manager, &sealed->extents[i], 1);
 			continue;
+		}
 		batch[nr++] = sealed->extents[i];
 		manager->stats.extents_freed++;
 		if (nr == sizeof(batch) / sizeof(batch[0])) {

@@ -349,6 +349,83 @@ bool okv_victim_is_held(void *opaque, const struct omnikv_extent *extent)
 	return !omnikv_extent_query(manager->client, extent, &info) && info.nr_refs;
 }
 
+/* ---- what its owner sealed ------------------------------------------------------------------ */
+
+void okv_manager_note_taken(struct omnikv_manager *manager, const struct omnikv_extent *exts, uint64_t nr)
+{
+	for (uint64_t i = 0; i < nr && manager->taken; i++)
+		if (exts[i].nr_granules)
+			manager->taken[exts[i].granule] = exts[i].generation;
+}
+
+int okv_manager_take(struct omnikv_manager *manager, struct omnikv_client *client, const struct omnikv_extent *exts,
+		     uint32_t nr)
+{
+	struct omnikv_extent_info info;
+	int ret = 0;
+
+	if (client)
+		return omnikv_extent_seal(client, exts, nr);
+	if (!manager->taken)
+		return -EPERM;
+	for (uint32_t i = 0; i < nr && !ret; i++) {
+		memset(&info, 0, sizeof(info));
+		info.size = sizeof(info);
+		/* Generations never come back, so that one that was taken in this life is in the index, or given up. */
+		if (exts[i].granule >= manager->nr_granules || manager->taken[exts[i].granule] == exts[i].generation)
+			ret = -EINVAL;
+		for (uint32_t k = 0; k < i && !ret; k++)
+			ret = exts[k].granule == exts[i].granule ? -EINVAL : 0;
+		if (!ret)
+			ret = omnikv_extent_query(manager->client, &exts[i], &info);
+		if (!ret && info.state != OMNIKV_EXTENT_SEALED)
+			ret = -EPERM;
+	}
+	if (!ret)
+		okv_manager_note_taken(manager, exts, nr);
+	return ret;
+}
+
+/* One that nobody took and nobody holds, now and the last time: no publication of it is under way. */
+static bool is_orphan(struct omnikv_manager *manager, const struct omnikv_extent *ext, uint64_t *nr_suspects)
+{
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+
+	if (manager->taken[ext->granule] == ext->generation)
+		return false;
+	if (omnikv_extent_query(manager->client, ext, &info))
+		return false;
+	if (!info.nr_refs && manager->suspects[ext->granule] == ext->generation)
+		return true;
+	manager->suspects[ext->granule] = info.nr_refs ? 0 : ext->generation;
+	*nr_suspects += 1;
+	return false;
+}
+
+uint64_t okv_manager_sweep(struct omnikv_manager *manager)
+{
+	struct omnikv_extent exts[64];
+	uint64_t from = 0, nr_suspects = 0;
+	struct okv_visit visit;
+
+	if (!manager->taken)
+		return 0;
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	while (from != UINT64_MAX) {
+		int64_t nr = omnikv_extent_list(manager->client, 1u << OMNIKV_EXTENT_SEALED, &from, exts,
+						sizeof(exts) / sizeof(exts[0]));
+
+		if (nr < 0)
+			break;
+		for (int64_t i = 0; i < nr; i++)
+			if (is_orphan(manager, &exts[i], &nr_suspects))
+				okv_visit_give(&visit, &exts[i]);
+	}
+	okv_visit_leave(&visit);
+	return nr_suspects;
+}
+
 /* ---- allocation and eviction ---------------------------------------------------------------- */
 
 /* The shelf that is to give: the one that holds most, of those not in @done. */
@@ -1014,6 +1091,8 @@ void okv_manager_free(struct omnikv_manager *manager)
 {
 	pthread_cond_destroy(&manager->room);
 	pthread_mutex_destroy(&manager->lock);
+	free(manager->taken);
+	free(manager->suspects);
 	free(manager);
 }
 
@@ -1065,6 +1144,13 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 	ret = okv_manager_new(client, &manager);
 	if (ret)
 		return ret;
+	if (manager->pool->provider->hand_over) {
+		manager->taken = calloc(manager->nr_granules, sizeof(*manager->taken));
+		manager->suspects = calloc(manager->nr_granules, sizeof(*manager->suspects));
+		ret = manager->taken && manager->suspects ? 0 : -ENOMEM;
+		if (ret)
+			goto err_free;
+	}
 	manager->pin_granules = okv_pin_granules(manager, config);
 	if (manager->pin_granules > manager->nr_granules / 2) {
 		ret = okv_error_set(err, -EINVAL, "pin_bytes: %llu are more than a half of the pool of %llu; give less",

@@ -135,6 +135,8 @@ struct omnikv_manager {
 	uint64_t		granule_bytes;
 	uint64_t		nr_granules;
 	uint32_t		hash_bits;	/* tests: see struct okv_index_config */
+	uint32_t		*taken;		/* [nr_granules]; NULL: owners seal through us. See okv_manager_take() */
+	uint32_t		*suspects;	/* likewise: generations that the last sweep found with nobody */
 	bool			asks_victims;	/* other processes lease from a pool that has to be asked: the module's */
 
 	struct okv_tier		*tier;		/* NULL: no spill store */
@@ -291,6 +293,22 @@ uint64_t okv_manager_epoch(const struct omnikv_manager *manager);
 /** Nothing that is in @shelf now is found again; returns how many roots there were. Inside a visit. */
 uint32_t okv_shelf_drop_all(struct okv_shelf *shelf);
 /** Does another process use this extent of the manager's? @manager is one; for struct okv_index_config. */
+/**
+ * okv_manager_take() - extents that their owner sealed are the manager's from now on
+ * @client: who seals them here and now; NULL: who has them sealed them already, which only a module's pool has
+ *
+ * Inside a visit. Return: 0, -ESTALE, -EINVAL (they were taken in this life already), -EPERM (not SEALED), all or nothing.
+ */
+int okv_manager_take(struct omnikv_manager *manager, struct omnikv_client *client, const struct omnikv_extent *exts,
+		     uint32_t nr);
+/** Notes what this manager sealed or found by itself. */
+void okv_manager_note_taken(struct omnikv_manager *manager, const struct omnikv_extent *exts, uint64_t nr);
+/**
+ * okv_manager_sweep() - free what was sealed for a publication that never came: its process ended meanwhile
+ *
+ * What nobody has, twice in a row. Return: how many there are to look at again.
+ */
+uint64_t okv_manager_sweep(struct omnikv_manager *manager);
 bool okv_victim_is_held(void *manager, const struct omnikv_extent *extent);
 
 /** The most that was ever in use may be now. Inside a visit. */

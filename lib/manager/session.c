@@ -195,7 +195,7 @@ static int publish_one(struct okv_visit *visit, struct omnikv_space *space, stru
 	nr = list_extents(block.extents, nr_groups, list);
 	ret = -OKV_FAILPOINT("session.seal");
 	if (!ret)
-		ret = omnikv_extent_seal(client, list, nr);
+		ret = okv_manager_take(visit->manager, client, list, nr);
 	/* An authority that ended before it could answer sealed it, and the next one gave up what nobody could find. */
 	if (ret == -ESTALE && is_held)
 		pub->published[i] = OKV_PUBLISHED_ADRIFT;
@@ -226,6 +226,25 @@ static int publish_one(struct okv_visit *visit, struct omnikv_space *space, stru
 	return 0;
 }
 
+/* Sealed by its owner, and not to be found: given up, and the owner's hold keeps its bytes for as long as it needs them. */
+static void give_rest(struct okv_visit *visit, const struct omnikv_space *space, const struct okv_publication *pub)
+{
+	uint32_t nr_groups = space->shelf->nr_groups, nr;
+	struct omnikv_extent list[OMNIKV_GROUPS_MAX];
+	int ret;
+
+	for (uint32_t i = 0; i < pub->nr; i++) {
+		if (pub->published[i] != OKV_PUBLISHED_NOT && pub->published[i] != OKV_PUBLISHED_THERE)
+			continue;
+		nr = list_extents(&pub->extents[i * nr_groups], nr_groups, list);
+		ret = okv_manager_take(visit->manager, NULL, list, nr);
+		for (uint32_t k = 0; k < nr && !ret; k++)
+			okv_visit_give(visit, &list[k]);
+		if (!ret || ret == -ESTALE)
+			pub->published[i] = OKV_PUBLISHED_ADRIFT;
+	}
+}
+
 int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client, bool is_held,
 			const struct okv_publication *pub)
 {
@@ -247,6 +266,8 @@ int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client
 	ret = pub->epoch == (uint32_t)okv_manager_epoch(space->manager) ? find_parent(space, pub, &parent) : -ESTALE;
 	for (uint32_t i = 0; i < pub->nr && !ret; i++)
 		ret = publish_one(&visit, space, client, pub, is_held, i, parent, &parent);
+	if (!client)
+		give_rest(&visit, space, pub);
 	okv_note_peak(space->manager);
 	okv_visit_leave(&visit);
 	return ret;
@@ -267,12 +288,19 @@ int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client,
 		return -EINVAL;
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
+	if (!client) {
+		ret = okv_manager_take(visit.manager, NULL, extent, 1);
+		if (ret) {
+			okv_visit_leave(&visit);
+			return -ENODATA;
+		}
+	}
 	entry = okv_index_find(index, space->id, key);
 	ret = entry == OKV_ENTRY_NONE || epoch != (uint32_t)okv_manager_epoch(space->manager) ? -ESTALE : 0;
 	if (ret)
 		goto out;
 	okv_index_extent(index, entry, group, &theirs, &sum);
-	ret = theirs.nr_granules ? -EEXIST : omnikv_extent_seal(client, extent, 1);
+	ret = theirs.nr_granules ? -EEXIST : client ? omnikv_extent_seal(client, extent, 1) : 0;
 	if (ret)
 		goto out;
 	ret = okv_index_attach(index, entry, group, extent, crc);
@@ -282,10 +310,16 @@ int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client,
 		okv_note_peak(space->manager);
 		ret = !is_held && omnikv_extent_lease(client, extent, 1) ? -ENODATA : 0;
 	} else {
-		okv_visit_give(&visit, extent);
+		if (client)
+			okv_visit_give(&visit, extent);
 		ret = -ENODATA;
 	}
 out:
+	/* What its owner sealed is nobody's own any more. */
+	if (ret && !client) {
+		okv_visit_give(&visit, extent);
+		ret = -ENODATA;
+	}
 	okv_visit_leave(&visit);
 	return ret;
 }

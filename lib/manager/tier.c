@@ -574,6 +574,8 @@ static uint32_t promote_publish(struct okv_promotion *pro, uint32_t nr_good, str
 		okv_shelf_spare(&visit, shelf, 1);
 		ret = omnikv_extent_seal(manager->client, sealed, nr_sealed);
 		if (!ret)
+			okv_manager_note_taken(manager, sealed, nr_sealed);
+		if (!ret)
 			ret = okv_index_insert(shelf->index, &block, &entry);
 		if (ret && ret != -EEXIST)
 			break;

@@ -66,6 +66,8 @@ int okv_pool_adopt(struct okv_daemon *daemon, const struct okv_kept *kept, int l
 extern const struct okv_service okv_pool_service;
 /** The client of the pool that this connection stands for, in this process; NULL: none, or the pool is the module's. */
 struct omnikv_client *okv_peer_client(const struct okv_daemon *daemon, const struct okv_peer *peer);
+/** Has it attached to the module's pool, of which it is a client by itself? */
+bool okv_peer_is_of_module(const struct okv_daemon *daemon, const struct okv_peer *peer);
 
 /** service_manager.c; begun before the first peer, ended after the last. */
 extern const struct okv_service okv_manager_service;

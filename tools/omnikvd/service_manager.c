@@ -388,6 +388,12 @@ static int handle_distrust(struct okv_server *server, const struct okv_request *
 	return 0;
 }
 
+/* As a client of the shared pool; or attached to the module's, whose owners seal what they publish. */
+static bool may_publish(struct okv_server *server, const struct okv_peer *peer)
+{
+	return okv_peer_client(daemon_of(server), peer) || okv_peer_is_of_module(daemon_of(server), peer);
+}
+
 /* ---- publishing ------------------------------------------------------------------------- */
 
 static int handle_publish(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
@@ -411,7 +417,7 @@ static int handle_publish(struct okv_server *server, const struct okv_request *r
 	uint32_t nr = publish->nr * publish->nr_groups;
 	const unsigned char *item = (const void *)(pub.keys + publish->nr);
 
-	if (!space || !client)
+	if (!space || !may_publish(server, req->peer))
 		return -ENOENT;
 	if (publish->nr_groups != space->shelf->nr_groups)
 		return -EINVAL;
@@ -440,7 +446,7 @@ static int handle_state(struct okv_server *server, const struct okv_request *req
 	struct omnikv_space *space = space_of(server, req->peer, state->space);
 
 	(void)reply;
-	if (!space || !client)
+	if (!space || !may_publish(server, req->peer))
 		return -ENOENT;
 	return okv_session_attach(space, client, true, &state->key, state->group, &state->extent, state->crc,
 				  state->epoch);
@@ -548,8 +554,11 @@ static int handle_join(struct okv_server *server, const struct okv_request *req,
 	int ret;
 
 	(void)reply;
-	if (!space || !client)
+	if (!space || !may_publish(server, req->peer))
 		return -ENOENT;
+	/* Parts are sealed as they come together, by their owner. */
+	if (!client)
+		return -EOPNOTSUPP;
 	memcpy(extents, items, nr * sizeof(extents[0]));
 	memcpy(crcs, items + nr * sizeof(extents[0]), nr * sizeof(crcs[0]));
 	if (!joins) {

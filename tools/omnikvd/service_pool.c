@@ -25,7 +25,11 @@
 #define LOOK_MIN_NS	(1ull * 1000 * 1000)
 #define LOOK_MAX_NS	(250ull * 1000 * 1000)
 
+/* Who publishes holds what it sealed by the same call; the second look comes when that is long over. */
+#define SWEEP_NS	(1000ull * 1000 * 1000)
+
 static uint64_t look_ns = LOOK_MIN_NS;
+static uint64_t sweep_ns = UINT64_MAX;	/* when to look for what was sealed for nobody */
 
 /* What a connection has of the pool. */
 struct okv_attachment {
@@ -50,6 +54,13 @@ struct omnikv_client *okv_peer_client(const struct okv_daemon *daemon, const str
 	const struct okv_attachment *attachment = attachment_of(daemon, peer);
 
 	return attachment ? attachment->client : NULL;
+}
+
+bool okv_peer_is_of_module(const struct okv_daemon *daemon, const struct okv_peer *peer)
+{
+	const struct okv_attachment *attachment = attachment_of(daemon, peer);
+
+	return daemon->spec.kind == OKV_PROVIDER_KMOD && attachment && !IS_LOOK(attachment);
 }
 
 /* The client for a request that needs one. */
@@ -301,6 +312,8 @@ static void peer_end(struct okv_server *server, struct okv_peer *peer, enum okv_
 		look_ns = LOOK_MIN_NS;
 		okv_server_wake(server, 0);
 	}
+	if (okv_peer_is_of_module(daemon, peer))
+		okv_server_wake(server, sweep_ns = okv_server_now_ns() + SWEEP_NS);
 	free(attachment);
 	peer->data[daemon->pool_service] = NULL;
 }
@@ -309,6 +322,10 @@ static uint64_t tick(struct okv_server *server, uint64_t now_ns)
 {
 	struct okv_daemon *daemon = daemon_of(server);
 
+	if (daemon->spec.kind == OKV_PROVIDER_KMOD && daemon->manager && now_ns >= sweep_ns)
+		sweep_ns = okv_manager_sweep(daemon->manager) ? now_ns + SWEEP_NS : UINT64_MAX;
+	if (daemon->spec.kind == OKV_PROVIDER_KMOD)
+		return sweep_ns;
 	if (daemon->spec.kind != OKV_PROVIDER_EMBEDDED || !okv_share_settle(daemon->pool))
 		return UINT64_MAX;
 	look_ns = look_ns * 2 < LOOK_MAX_NS ? look_ns * 2 : LOOK_MAX_NS;

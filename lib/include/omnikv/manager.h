@@ -97,7 +97,8 @@ struct omnikv_attach_config {
  * Every call on spaces, matches, sequences and pipelines holds as for a manager of one's own. What one process
  * commits all others hit, where it lies in the pool; leases end with their process. While the daemon is away
  * lookups find what this process uses itself, commits wait in a bounded queue, appends take from the reserve;
- * when it is back, all goes on by itself.
+ * when it is back, all goes on by itself. Over a pool of the module there is no reserve: appends allocate from the
+ * module, which is always there.
  *
  * Return: 0, or -ENOENT, -ECONNREFUSED (nobody serves @socket), -EACCES, -EPERM (the daemon refuses this user),
  * -EPROTO (no version of the protocol in common), -ETIME (no answer), -ENOMEM, -EINVAL, each with one line in @err.
@@ -290,7 +291,8 @@ struct omnikv_join {
  *
  * Return: 1: that was the last part; 0: others are still to come; the extents are no longer the caller's.
  *   -EEXIST      the block is cached already: the extents are the caller's as before
- *   -EINVAL, -EBUSY (a transfer is on them), -ENOSPC, -ENOMEM, -EOPNOTSUPP (the manager is not attached): likewise
+ *   -EINVAL, -EBUSY (a transfer is on them), -ENOSPC, -ENOMEM: likewise
+ *   -EOPNOTSUPP  the manager is not attached, or the daemon's pool is the module's: likewise
  *   -ECANCELED   it contradicts the parts before, and all are dropped; -ESTALE: the parent is not cached, or the
  *                epoch was raised meanwhile, likewise
  *   -ENOTCONN    no answer: whether it was done is not known, and the extents end with the client
