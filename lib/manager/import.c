@@ -630,10 +630,20 @@ void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_
 	imp = malloc(sizeof(*imp));
 	if (!imp)
 		return;
-	*imp = (struct okv_importing){
-		.space = space, .keys = keys, .nr_keys = nr_keys, .tail = tail, .flags = flags,
-		.imported = imported, .pin = &imported->pin,
-	};
+	/* Field by field: zeroing the room for what may be found would cost more than the lookup. */
+	imp->space = space;
+	imp->keys = keys;
+	imp->nr_keys = nr_keys;
+	imp->tail = tail;
+	imp->flags = flags;
+	imp->imported = imported;
+	imp->pin = &imported->pin;
+	imp->nr_blocks = 0;
+	imp->has_tail = false;
+	imp->found.nr_hit = 0;
+	imp->found.tail_tokens = 0;
+	imp->found.nr = 0;
+	imp->found.has_more = false;
 	okv_visit_enter(&visit);
 	remote = space->remote;
 	import_begin(imp);
