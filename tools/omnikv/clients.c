@@ -8,16 +8,12 @@
  */
 #include "clients.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -26,11 +22,10 @@
 #include "cmd.h"
 #include "conn.h"
 #include "error.h"
+#include "own_daemon.h"
 #include "turns.h"
 
 #define STEP_NS		20000000
-#define START_NS	UINT64_C(180000000000)
-#define STOP_NS		UINT64_C(15000000000)
 /* How long clients wait for a daemon that is started here, and is started anew where it is killed; and for another. */
 #define AWAY_S		120u
 #define AWAY_OTHER_S	10u
@@ -74,10 +69,8 @@ struct clients {
 	struct okv_turns		*turns;
 	struct omnikv_error		*err;
 	struct sigaction		saved[NR_ENDING];
-	char				dir[64];	/* "": none */
 	char				socket[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	char				spec[160];
-	pid_t				daemon;		/* 0: none of ours */
+	struct okv_own_daemon		daemon;		/* none where another's is used */
 	pid_t				pids[OKV_CLIENTS_MAX];	/* 0: it has ended */
 	uint32_t			ever[OKV_CLIENTS_MAX];	/* its number among all that ever were */
 	uint32_t			nr_ever;
@@ -98,144 +91,26 @@ static void pause_ns(uint64_t ns)
 
 /* ---- the daemon ----------------------------------------------------------------------------- */
 
-/* A daemon listens before it has touched its memory: it serves when it answers. */
-static bool is_served(const char *path)
+/* In a file where the daemon is to be killed: the pool outlives it then. */
+static int make_daemon(struct clients *cl)
 {
-	struct okv_conn *conn;
-
-	if (okv_conn_open(path, NULL, &conn, NULL))
-		return false;
-	okv_conn_close(conn);
-	return true;
-}
-
-/* omnikvd beside this program, or in the path. */
-static void exec_daemon(const struct clients *cl)
-{
-	char path[PATH_MAX + 16], granule[24], reserve[24];
 	uint64_t bytes = 0;
-	ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - 1);
-	char *slash;
+	int ret = okv_own_daemon_init(&cl->daemon, "replay");
 
+	if (ret)
+		return ret;
+	snprintf(cl->socket, sizeof(cl->socket), "%s", cl->daemon.socket);
+	if (cl->config->kill_ms)
+		snprintf(cl->daemon.pool, sizeof(cl->daemon.pool), "embedded:%s:%s/pool", cl->config->pool_spec, cl->daemon.dir);
+	else
+		snprintf(cl->daemon.pool, sizeof(cl->daemon.pool), "%s", cl->config->pool_spec);
 	/* What clients keep for themselves is nobody's cache: all of them together a sixteenth. */
 	omnikv_size_parse(cl->config->pool_spec, &bytes, NULL);
 	bytes /= 16 * cl->config->nr_clients;
-	snprintf(reserve, sizeof(reserve), "%llu", (unsigned long long)(bytes < RESERVE_BYTES ? bytes : RESERVE_BYTES));
-	snprintf(granule, sizeof(granule), "%u", cl->config->replay.plan->granule_bytes);
-	if (len > 0) {
-		path[len] = '\0';
-		slash = strrchr(path, '/');
-		if (slash) {
-			strcpy(slash + 1, "omnikvd");
-			execl(path, "omnikvd", "--socket", cl->socket, "--pool", cl->spec, "--granule", granule, "--reserve", reserve,
-			      (char *)NULL);
-		}
-	}
-	execlp("omnikvd", "omnikvd", "--socket", cl->socket, "--pool", cl->spec, "--granule", granule, "--reserve", reserve,
-			      (char *)NULL);
-	_exit(127);
-}
-
-static int start_daemon(struct clients *cl)
-{
-	uint64_t deadline_ns = okv_now_ns() + START_NS;
-	int status, null_fd;
-
-	cl->daemon = fork();
-	if (cl->daemon < 0) {
-		cl->daemon = 0;
-		return -errno;
-	}
-	if (!cl->daemon) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		null_fd = open("/dev/null", O_RDWR);
-		if (null_fd >= 0)
-			dup2(null_fd, STDOUT_FILENO);
-		exec_daemon(cl);
-	}
-	while (!is_served(cl->socket)) {
-		if (ended_by)
-			return -EINTR;
-		if (waitpid(cl->daemon, &status, WNOHANG) == cl->daemon || okv_now_ns() > deadline_ns) {
-			cl->daemon = 0;
-			snprintf(cl->err->text, sizeof(cl->err->text), "omnikvd could not be started%s",
-				 WIFEXITED(status) && WEXITSTATUS(status) == 127 ? ": it is neither beside omnikv nor in PATH" : "");
-			return -EIO;
-		}
-		pause_ns(STEP_NS / 4);
-	}
-	return 0;
-}
-
-static void kill_daemon(struct clients *cl, int signal)
-{
-	uint64_t deadline_ns = okv_now_ns() + STOP_NS;
-
-	if (!cl->daemon)
-		return;
-	kill(cl->daemon, signal);
-	while (waitpid(cl->daemon, NULL, WNOHANG) == 0) {
-		if (okv_now_ns() > deadline_ns)
-			kill(cl->daemon, SIGKILL);
-		pause_ns(STEP_NS / 4);
-	}
-	cl->daemon = 0;
-}
-
-static void remove_files(const char *path)
-{
-	struct dirent *entry;
-	DIR *dir = opendir(path);
-
-	while (dir && (entry = readdir(dir)))
-		unlinkat(dirfd(dir), entry->d_name, 0);
-	if (dir)
-		closedir(dir);
-	rmdir(path);
-}
-
-static void remove_dir(struct clients *cl)
-{
-	if (cl->dir[0])
-		remove_files(cl->dir);
-}
-
-/* What replays that were killed have left in memory: their names say whose it was. */
-static void remove_stale(const char *where)
-{
-	char path[PATH_MAX];
-	struct dirent *entry;
-	DIR *dir = opendir(where);
-	int pid;
-
-	while (dir && (entry = readdir(dir))) {
-		if (sscanf(entry->d_name, "omnikv-replay-%d-", &pid) != 1 || pid <= 0 || !kill(pid, 0) || errno != ESRCH)
-			continue;
-		if (snprintf(path, sizeof(path), "%s/%s", where, entry->d_name) < (int)sizeof(path))
-			remove_files(path);
-	}
-	if (dir)
-		closedir(dir);
-}
-
-/* A directory in memory, for the socket and (where the daemon is to be killed) a pool that outlives it. */
-static int make_dir(struct clients *cl)
-{
-	struct stat st;
-	const char *where = !stat("/dev/shm", &st) && S_ISDIR(st.st_mode) ? "/dev/shm" : "/tmp";
-
-	remove_stale(where);
-	snprintf(cl->dir, sizeof(cl->dir), "%s/omnikv-replay-%d-XXXXXX", where, (int)getpid());
-	if (!mkdtemp(cl->dir)) {
-		cl->dir[0] = '\0';
-		return -errno;
-	}
-	snprintf(cl->socket, sizeof(cl->socket), "%s/sock", cl->dir);
-	if (cl->config->kill_ms)
-		snprintf(cl->spec, sizeof(cl->spec), "embedded:%s:%s/pool", cl->config->pool_spec, cl->dir);
-	else
-		snprintf(cl->spec, sizeof(cl->spec), "%s", cl->config->pool_spec);
-	return 0;
+	cl->daemon.reserve_bytes = bytes < RESERVE_BYTES ? bytes : RESERVE_BYTES;
+	cl->daemon.granule_bytes = cl->config->replay.plan->granule_bytes;
+	cl->daemon.ended_by = &ended_by;
+	return okv_own_daemon_start(&cl->daemon, cl->err);
 }
 
 /* ---- clients -------------------------------------------------------------------------------- */
@@ -329,9 +204,9 @@ static int kill_somebody(struct clients *cl)
 	if (!cl->config->kill_ms || okv_now_ns() < cl->next_kill_ns)
 		return 0;
 	if (cl->is_daemons_turn) {
-		kill_daemon(cl, SIGKILL);
+		okv_own_daemon_stop(&cl->daemon, SIGKILL);
 		cl->result->nr_daemons_killed++;
-		ret = start_daemon(cl);
+		ret = okv_own_daemon_start(&cl->daemon, cl->err);
 	} else {
 		place = cl->victim++ % cl->config->nr_clients;
 		if (cl->pids[place]) {
@@ -577,17 +452,15 @@ int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_r
 		if (!ret)
 			ask_daemon(&cl, &cl.before, &pool);
 	} else {
-		ret = make_dir(&cl);
-		if (!ret)
-			ret = start_daemon(&cl);
+		ret = make_daemon(&cl);
 	}
 	if (!ret) {
 		ret = play(&cl);
 		if (!ended_by)
 			add_up(&cl, result);
 	}
-	kill_daemon(&cl, ended_by ? SIGKILL : SIGTERM);
-	remove_dir(&cl);
+	okv_own_daemon_stop(&cl.daemon, ended_by ? SIGKILL : SIGTERM);
+	okv_own_daemon_fini(&cl.daemon);
 	restore_signals(cl.saved);
 	/* Now it ends as it would have. */
 	if (ended_by)
