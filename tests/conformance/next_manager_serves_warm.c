@@ -21,6 +21,8 @@
 #include <cmocka.h>
 
 #include "failpoint.h"
+#include "manager/manager.h"
+#include "provider.h"
 #include "tests/harness/any_pool.h"
 #include "tests/harness/kv_world.h"
 
@@ -194,11 +196,40 @@ static void after_a_kill(void **state)
 	munmap(nr_told, 4096);
 }
 
+/* What owners seal by themselves is taken over once: nobody publishes what is another's, or the cache's already. */
+static void sealed_extents_are_taken_once(void **state)
+{
+	struct omnikv_client *owner;
+	struct omnikv_extent ext[2];
+	struct omnikv_extent twice[2];
+	struct kv_world world;
+
+	(void)state;
+	if (!any_pool_is_kmod())
+		skip();
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	assert_int_equal(omnikv_client_open(world.pool, 0, &owner), 0);
+	assert_int_equal(omnikv_extent_alloc(owner, 1, 2, NULL, 0, ext), 0);
+	assert_int_equal(okv_manager_take(world.manager, NULL, ext, 1), -EPERM);
+	assert_int_equal(world.pool->provider->hand_over(owner, ext, 2), 0);
+	twice[0] = twice[1] = ext[0];
+	assert_int_equal(okv_manager_take(world.manager, NULL, twice, 2), -EINVAL);
+	assert_int_equal(okv_manager_take(world.manager, NULL, ext, 1), 0);
+	assert_int_equal(okv_manager_take(world.manager, NULL, ext, 1), -EINVAL);
+	assert_int_equal(okv_manager_take(world.manager, NULL, ext, 2), -EINVAL);
+	assert_int_equal(okv_manager_take(world.manager, NULL, &ext[1], 1), 0);
+	assert_int_equal(omnikv_extent_free(world.client, ext, 2), 0);
+	assert_int_equal(omnikv_extent_release(owner, ext, 2), 0);
+	omnikv_client_close(owner);
+	kv_world_close(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(after_an_orderly_end, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(after_a_kill, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(sealed_extents_are_taken_once, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
