@@ -58,6 +58,7 @@ _OPTIONS: Dict[str, Tuple[Any, str]] = {
 _RETRY_S = 2.0           # between attempts to reach the manager
 _PAUSE_S = 2.0           # without omnikv after a deadline has passed
 _TOLD_BLOCKS = 100_000   # blocks that may wait for their event at once
+_NOT_REACHED = "nothing is cached until the pool can be reached"
 _LEASE_STEPS = 4         # scheduler steps after which a worker has certainly loaded
 
 
@@ -183,7 +184,7 @@ class _Link:
         self._paused_until = 0.0
         self._told: Dict[str, float] = {}
         self._thread: Optional[threading.Thread] = None
-        self._is_closed = False
+        self._closing = threading.Event()
         self.courier = Courier(deadline_ms / 1000)
         self._connect()
 
@@ -209,24 +210,28 @@ class _Link:
     def _connect(self) -> None:
         try:
             # An engine starts with what is there; who is away at first is waited for in the background.
-            self._manager = shared_manager(self._where, deadline_ms=self._deadline_ms)
+            # A pool of this process's own is made, and not waited for.
+            is_elsewhere = self._where.startswith("unix:")
+            self._manager = self.courier.ask(lambda _job: self._reached()) if is_elsewhere else self._reached()
             return
-        except (OmniKVError, ValueError) as error:
-            self.failed("nothing is cached until the pool can be reached", error)
+        except Exception as error:
+            self.failed(_NOT_REACHED, error)
         self._thread = threading.Thread(target=self._retry, name="omnikv-connect", daemon=True)
         self._thread.start()
 
+    def _reached(self) -> Manager:
+        return shared_manager(self._where, deadline_ms=self._deadline_ms)
+
     def _retry(self) -> None:
-        while not self._is_closed and self._manager is None:
-            time.sleep(_RETRY_S)
+        while self._manager is None and not self._closing.wait(_RETRY_S):
             try:
-                self._manager = shared_manager(self._where, deadline_ms=self._deadline_ms)
+                self._manager = self._reached()
                 log.info("omnikv: the pool is reached")
             except (OmniKVError, ValueError) as error:
-                self.failed("nothing is cached until the pool can be reached", error)
+                self.failed(_NOT_REACHED, error)
 
     def close(self) -> None:
-        self._is_closed = True
+        self._closing.set()
         self.courier.close()
         self._manager = None
 
@@ -251,6 +256,11 @@ class OmniKVConnector(KVConnectorBase_V1):
         self._half: Any = _Scheduler(self) if role == KVConnectorRole.SCHEDULER else _Worker(self)
         if role == KVConnectorRole.SCHEDULER:
             log.info("omnikv: %s", ", ".join(f"{name}={value!r}" for name, value in self._options.items()))
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """No: nobody waits for what is saved, and a block that was not saved is computed again."""
+        return False
 
     # ---- scheduler -----------------------------------------------------------------------------
     def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> Tuple[Optional[int], bool]:
