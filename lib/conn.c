@@ -49,6 +49,7 @@ struct okv_conn {
 	uint64_t		pause_ns;
 	uint64_t		not_before_ns;	/* no attempt to connect before */
 	bool			is_sent;	/* the last request left this process */
+	bool			is_declined;	/* the last reply: the daemon ends, and has not begun it */
 	bool			is_slow;	/* the last request got no reply in time */
 	uint64_t		ask_again_ns;	/* while it is slow: not before, but where something came in */
 	uint64_t		until_ns;	/* of the call that goes on now */
@@ -251,6 +252,7 @@ static int take_reply(struct okv_conn *conn, size_t len, uint64_t id, struct okv
 	if (header.status < 0) {
 		if (header.length && call->err)
 			okv_error_set(call->err, 0, "%.*s", (int)header.length, payload);
+		conn->is_declined = header.status == -ENOTCONN;
 		/* These would say that the connection failed; and there are no errors beyond 4095. */
 		return header.status == -EPIPE || header.status == -ENOTCONN || header.status < -4095 ? -EIO :
 		       header.status;
@@ -284,6 +286,7 @@ static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 	int ret;
 
 	call->reply_bytes = 0;
+	conn->is_declined = false;
 	if (bytes > OKV_WIRE_PAYLOAD_MAX)
 		return -EMSGSIZE;
 	ret = -OKV_FAILPOINT("conn.send");
@@ -464,7 +467,7 @@ static bool is_question(uint32_t type)
 
 int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
 {
-	bool is_again = false;
+	bool is_anew = false, is_declined = false, is_again;
 	uint32_t i;
 	int ret;
 
@@ -478,6 +481,7 @@ int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
 	do {
 		bool was_up = conn->fd >= 0;
 
+		is_again = false;
 		ret = connect_locked(conn, call->err);
 		if (ret) {
 			ret = ret == -EPROTONOSUPPORT ? ret : -ENOTCONN;
@@ -485,7 +489,11 @@ int okv_conn_call(struct okv_conn *conn, struct okv_call *call)
 		}
 		ret = is_silent_locked(conn) ? -ETIME : exchange_locked(conn, call);
 		/* A daemon that was started anew meanwhile is asked once more, where asking twice does no harm. */
-		is_again = ret == -EPIPE && was_up && !is_again && (!conn->is_sent || is_question(call->type));
+		if (ret == -EPIPE && was_up && !is_anew && (!conn->is_sent || is_question(call->type)))
+			is_again = is_anew = true;
+		/* One that ends and has done nothing of it leaves it to the next one. */
+		else if (ret == -EIO && conn->is_declined && !is_declined)
+			is_again = is_declined = true;
 	} while (is_again);
 	pthread_mutex_unlock(&conn->lock);
 	return ret;

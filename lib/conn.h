@@ -81,6 +81,7 @@ void okv_conn_close(struct okv_conn *conn);
  * okv_conn_call() - send a request and wait for its reply
  *
  * Where the daemon was started anew since, the call connects again, and sends again what was not sent or changes nothing.
+ * What a daemon that ends answers with -ENOTCONN it has not begun: it is sent again, once, for the next one to read.
  *
  * Return: the reply's status (0 or more), or the daemon's negative errno, or
  *   -ENOTCONN    there is no daemon now; nothing was sent

@@ -262,6 +262,16 @@ static int begin_events(struct okv_daemon *daemon, struct omnikv_error *err)
 	return ret;
 }
 
+static void end_errands(struct okv_server *server)
+{
+	struct okv_daemon *daemon = okv_server_opaque(server);
+
+	okv_errands_destroy(daemon->errands);
+	daemon->errands = NULL;
+}
+
+static const struct okv_service errands_service = { .stop = end_errands };
+
 int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
 		     struct omnikv_error *err)
 {
@@ -282,6 +292,7 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 	ret = begin_events(daemon, err);
 	if (ret)
 		return ret;
+	okv_server_add(daemon->server, &errands_service);
 	okv_server_wake(daemon->server, 0);
 	ret = daemon->spill ? okv_errands_create(daemon->server, &daemon->errands) : 0;
 	if (ret)

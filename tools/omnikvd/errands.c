@@ -65,13 +65,28 @@ static void *work(void *opaque)
 	return NULL;
 }
 
-static void finish(struct okv_errands *errands, struct okv_errand *list, bool is_ending)
+static void finish(struct okv_errands *errands, struct okv_errand *list)
 {
 	struct okv_errand *errand;
 
 	while ((errand = list)) {
 		list = errand->next;
-		errand->done(errand, is_ending ? NULL : okv_server_peer(errands->server, errand->peer));
+		errand->done(errand, okv_server_peer(errands->server, errand->peer));
+	}
+}
+
+/* What has not been run: who asked hears so, and asks the next daemon. */
+static void decline(struct okv_errands *errands, struct okv_errand *list)
+{
+	struct okv_errand *errand;
+	struct okv_peer *peer;
+
+	while ((errand = list)) {
+		list = errand->next;
+		peer = okv_server_peer(errands->server, errand->peer);
+		if (peer)
+			okv_peer_reply(peer, errand->type, errand->id, -ENOTCONN, NULL, 0, NULL, 0);
+		errand->done(errand, NULL);
 	}
 }
 
@@ -90,7 +105,7 @@ static void some_are_over(struct okv_server *server, int fd, void *opaque)
 	for (errand = list; errand; errand = errand->next)
 		errands->nr--;
 	pthread_mutex_unlock(&errands->lock);
-	finish(errands, list, false);
+	finish(errands, list);
 	/* What it has changed is told to whoever wants to know. */
 	okv_server_wake(server, 0);
 }
@@ -139,16 +154,20 @@ err_free:
 
 void okv_errands_destroy(struct okv_errands *errands)
 {
+	struct okv_errand *list;
+
 	if (!errands)
 		return;
 	pthread_mutex_lock(&errands->lock);
 	errands->is_ending = true;
+	list = errands->waiting;
+	errands->waiting = NULL;
 	pthread_cond_signal(&errands->more);
 	pthread_mutex_unlock(&errands->lock);
+	decline(errands, list);
 	pthread_join(errands->thread, NULL);
 	okv_server_unwatch(errands->server, errands->event_fd);
-	finish(errands, errands->over, true);
-	finish(errands, errands->waiting, true);
+	finish(errands, errands->over);
 	close(errands->event_fd);
 	pthread_cond_destroy(&errands->more);
 	pthread_mutex_destroy(&errands->lock);
@@ -172,7 +191,9 @@ int okv_errands_add(struct okv_errands *errands, struct okv_errand *errand)
 	pthread_mutex_lock(&errands->lock);
 	nr = count_of(errands->waiting, errand->peer) + count_of(errands->over, errand->peer) +
 	     (errands->running && errands->running->peer == errand->peer);
-	if (errands->nr >= OKV_ERRANDS_MAX || nr >= OKV_ERRANDS_OF_PEER)
+	if (errands->is_ending)
+		ret = -ENOTCONN;
+	else if (errands->nr >= OKV_ERRANDS_MAX || nr >= OKV_ERRANDS_OF_PEER)
 		ret = -EBUSY;
 	if (!ret) {
 		errands->nr++;

@@ -26,7 +26,7 @@ struct okv_errands;
 /**
  * struct okv_errand - begins the struct of each kind
  * @run:  on the thread
- * @done: in the loop; the errand's memory is its to free. @peer: who asked; NULL: has gone, or the daemon ends
+ * @done: in the loop; the errand's memory is its to free. @peer: who asked; NULL: nobody is to be answered
  */
 struct okv_errand {
 	/* the caller's */
@@ -40,9 +40,12 @@ struct okv_errand {
 };
 
 int okv_errands_create(struct okv_server *server, struct okv_errands **errands);
-/** Waits for the one that runs; the others are done without having been run. NULL is nothing. */
+/**
+ * Those that wait are answered with -ENOTCONN, and done without having been run; the one that runs is waited for, and
+ * answered as ever. NULL is nothing.
+ */
 void okv_errands_destroy(struct okv_errands *errands);
-/** -EBUSY: too many are under way, or too many of this peer. */
+/** -EBUSY: too many are under way, or too many of this peer; -ENOTCONN: the daemon ends. */
 int okv_errands_add(struct okv_errands *errands, struct okv_errand *errand);
 /** The request that it is for. */
 void okv_errand_init(struct okv_errand *errand, const struct okv_request *req);

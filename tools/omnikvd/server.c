@@ -760,10 +760,14 @@ static void drain(struct okv_server *server, uint32_t ms)
 
 int okv_server_run(struct okv_server *server)
 {
+	uint32_t i;
 	int ret = 0;
 
 	while (!server->is_stopping && !ret)
 		ret = okv_server_turn(server, -1);
+	for (i = 0; i < server->nr_services; i++)
+		if (server->services[i]->stop)
+			server->services[i]->stop(server);
 	drain(server, OKV_STOP_MS);
 	return ret;
 }

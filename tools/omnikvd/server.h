@@ -90,6 +90,7 @@ enum okv_peer_end {
 /**
  * struct okv_service - frames, and what else a part of the daemon wants to know; each function may be NULL
  * @peer_end: the peer's connection is over, and why
+ * @stop:     the loop has ended: what is owed is answered now, before it goes out
  * @tick:     at the time that it returned last, or that okv_server_wake() set; returns the next time in ns of
  *            okv_now_ns(), or UINT64_MAX
  */
@@ -97,6 +98,7 @@ struct okv_service {
 	const struct okv_frame	*frames;
 	uint32_t		nr_frames;
 	void			(*peer_end)(struct okv_server *server, struct okv_peer *peer, enum okv_peer_end why);
+	void			(*stop)(struct okv_server *server);
 	uint64_t		(*tick)(struct okv_server *server, uint64_t now_ns);
 };
 

@@ -377,14 +377,20 @@ static void room_done(struct okv_errand *errand, struct okv_peer *peer)
 	struct room_errand *room = (struct room_errand *)errand;
 	struct omnikv_client *client = peer ? okv_peer_client(room->daemon, peer) : NULL;
 	struct okv_wire_extents *list = NULL;
+	int ret;
 
 	if (!room->ret && client && errand->type == OKV_WIRE_ALLOC) {
 		list = malloc(OKV_WIRE_PAYLOAD_MAX);
 		room->ret = list ? alloc_now(client, &room->alloc, list) : -ENOMEM;
 		/* Others were faster. */
-		if (room->ret == -ENOSPC && room->nr_tries++ < ROOM_TRIES && !okv_errands_add(room->daemon->errands, errand)) {
-			free(list);
-			return;
+		if (room->ret == -ENOSPC && room->nr_tries++ < ROOM_TRIES) {
+			ret = okv_errands_add(room->daemon->errands, errand);
+			if (!ret) {
+				free(list);
+				return;
+			}
+			if (ret == -ENOTCONN)
+				room->ret = ret;
 		}
 	}
 	if (peer)
