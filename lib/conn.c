@@ -24,6 +24,7 @@
 #include "error.h"
 #include "failpoint.h"
 #include "fd.h"
+#include "mutex.h"
 
 #define SLOW_TIMEOUT_MS	100u
 #define PAUSE_MIN_NS	(10ull * 1000 * 1000)
@@ -89,12 +90,11 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 /* 0, or -ETIME: another thread's request takes longer than this one may. */
 static int lock_until(struct okv_conn *conn, uint64_t until_ns)
 {
-	struct timespec until = { .tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u) };
+	int ret = okv_mutex_lock_until(&conn->lock, until_ns);
 
-	if (pthread_mutex_clocklock(&conn->lock, CLOCK_MONOTONIC, &until))
-		return -ETIME;
-	conn->until_ns = until_ns;
-	return 0;
+	if (!ret)
+		conn->until_ns = until_ns;
+	return ret;
 }
 
 static uint64_t until_of(const struct okv_conn *conn, uint32_t timeout_ms)

@@ -26,6 +26,7 @@
 #include "manager/import.h"
 #include "manager/reader.h"
 #include "manager/retain.h"
+#include "mutex.h"
 #include "option.h"
 #include "provider_daemon.h"
 #include "stock.h"
@@ -1060,12 +1061,12 @@ static int attached_wait(struct okv_authority *auth, void *opaque, const struct 
 	const struct okv_conn_hooks hooks = { .open_ms = at->deadline_ms };
 	const struct remote *remote = opaque;
 	uint64_t until_ns = now_ns() + ((uint64_t)timeout_ms + at->deadline_ms) * 1000000, now;
-	struct timespec until = { (time_t)(until_ns / 1000000000), (long)(until_ns % 1000000000) };
-	int ret = 0;
+	int ret;
 
 	memcpy(wait.identity, remote->identity, sizeof(wait.identity));
-	if (pthread_mutex_clocklock(&at->wait_lock, CLOCK_MONOTONIC, &until))
-		return -ETIME;
+	ret = okv_mutex_lock_until(&at->wait_lock, until_ns);
+	if (ret)
+		return ret;
 	if (!at->wait_conn)
 		ret = okv_conn_open(okv_conn_path(at->conn), &hooks, &at->wait_conn, NULL);
 	now = now_ns();
