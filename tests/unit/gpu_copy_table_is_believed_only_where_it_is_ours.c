@@ -111,12 +111,14 @@ static void the_tables_file_is_believed_only_where_it_is_ours(void **state)
 
 static void a_measurement_that_failed_is_not_kept(void **state)
 {
-	static const long nths[] = { 1, 500, 20000 };
+	static const long nths[] = { 1, 20000 };
 	char dir[4096], command[4200], *tmp = getenv("TMPDIR");
 	struct omnikv_device *dev;
 	size_t i;
 
 	(void)state;
+	/* Its own folder, which the first call takes for all tests, is not the one meant here. */
+	fixture_device("cuda");
 	for (i = 0; i < sizeof(nths) / sizeof(nths[0]); i++) {
 		snprintf(dir, sizeof(dir), "%s/cuda-cache-XXXXXX", tmp ? tmp : "/tmp");
 		assert_non_null(mkdtemp(dir));
