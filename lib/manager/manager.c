@@ -939,22 +939,25 @@ int64_t okv_manager_epoch_up(struct omnikv_manager *manager)
 {
 	struct okv_visit visit;
 	uint64_t epoch;
-	int64_t ret;
+	int64_t ret = 0;
 
 	okv_visit_init(&visit, manager);
+	/* An era between one raise's beginning and its end would be that of both epochs. */
+	pthread_mutex_lock(&manager->epoch_lock);
 	/* The store first: should this process end in between, the next one ends what was begun (okv_epoch_settle()). */
 	if (manager->tier) {
 		okv_visit_enter(&visit);
 		epoch = okv_manager_epoch(manager) + 1;
 		okv_visit_leave(&visit);
 		ret = okv_tier_era_begin(manager, epoch);
-		if (ret)
-			return ret;
 		(void)OKV_FAILPOINT("manager.era_begun");
 	}
-	okv_visit_enter(&visit);
-	ret = okv_epoch_begin(&visit, 0);
-	okv_visit_leave(&visit);
+	if (!ret) {
+		okv_visit_enter(&visit);
+		ret = okv_epoch_begin(&visit, 0);
+		okv_visit_leave(&visit);
+	}
+	pthread_mutex_unlock(&manager->epoch_lock);
 	return ret;
 }
 
@@ -1054,7 +1057,16 @@ static int okv_manager_sync_init(struct omnikv_manager *manager)
 		return ret;
 	ret = -pthread_mutex_init(&manager->lock, NULL);
 	if (ret)
-		pthread_cond_destroy(&manager->room);
+		goto err_room;
+	ret = -pthread_mutex_init(&manager->epoch_lock, NULL);
+	if (ret)
+		goto err_lock;
+	return 0;
+
+err_lock:
+	pthread_mutex_destroy(&manager->lock);
+err_room:
+	pthread_cond_destroy(&manager->room);
 	return ret;
 }
 
@@ -1091,6 +1103,7 @@ void okv_manager_free(struct omnikv_manager *manager)
 {
 	pthread_cond_destroy(&manager->room);
 	pthread_mutex_destroy(&manager->lock);
+	pthread_mutex_destroy(&manager->epoch_lock);
 	free(manager->taken);
 	free(manager->suspects);
 	free(manager);

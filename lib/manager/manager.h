@@ -148,6 +148,7 @@ struct omnikv_manager {
 	uint64_t		pin_granules;	/* that pins can have; see retain.h */
 	struct okv_imports	*imports;	/* NULL: this manager decides itself; see import.h */
 
+	pthread_mutex_t		epoch_lock;	/* one at a time raises the epoch; outside of @lock */
 	pthread_mutex_t		lock;
 	pthread_cond_t		room;		/* memory may have become free */
 	/* guarded by @lock */

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -395,6 +396,73 @@ static void tier_forgets_what_is_of_an_older_epoch(void **state)
 	close_tiers(&tiers);
 }
 
+struct raising {
+	struct tiers	*tiers;
+	pthread_t	second;
+	sem_t		has_begun, may_end;
+	int		nr;
+	int64_t		ret;
+};
+
+static void *raise_again(void *opaque)
+{
+	struct raising *raising = opaque;
+
+	raising->ret = omnikv_manager_raise_epoch(raising->tiers->world.manager);
+	return NULL;
+}
+
+/* The first one's raise has begun: so has the second one's, as far as that may. Then the second one's waits. */
+static int raise_while_one_is_raised(void *opaque, const char *name)
+{
+	struct raising *raising = opaque;
+	struct timespec until;
+
+	(void)name;
+	if (raising->nr++) {
+		sem_post(&raising->has_begun);
+		sem_wait(&raising->may_end);
+		return 0;
+	}
+	assert_int_equal(pthread_create(&raising->second, NULL, raise_again, raising), 0);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += 200000000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	sem_timedwait(&raising->has_begun, &until);
+	return 0;
+}
+
+/* Two raise it at once: what is stored after the first and before the second is older than the second. */
+static void tier_forgets_what_is_between_two_epochs(void **state)
+{
+	struct raising raising = { 0 };
+	struct kv_story story;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 40, OMNIKV_SPILL_ADMIT_ALL);
+	make_story(&story, 1, 8 * T);
+	raising.tiers = &tiers;
+	sem_init(&raising.has_begun, 0, 0);
+	sem_init(&raising.may_end, 0, 0);
+	okv_failpoint_arm(&(struct okv_failpoint){
+		.name = "manager.era_begun", .fn = raise_while_one_is_raised, .opaque = &raising,
+	});
+	assert_int_equal(omnikv_manager_raise_epoch(tiers.world.manager), 1);
+	play(&tiers, &story, false);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 8);
+	sem_post(&raising.may_end);
+	pthread_join(raising.second, NULL);
+	okv_failpoint_disarm_all();
+	assert_int_equal(raising.ret, 2);
+	assert_int_equal(play(&tiers, &story, false), 0);
+	sem_destroy(&raising.has_begun);
+	sem_destroy(&raising.may_end);
+	kv_story_free(&story);
+	close_tiers(&tiers);
+}
+
 /* The disk cannot note it: the old epoch goes on. */
 static void tier_epoch_that_cannot_be_noted_is_not_raised(void **state)
 {
@@ -637,6 +705,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tier_brings_back_every_byte),
 		cmocka_unit_test(tier_forgets_what_is_of_an_older_epoch),
+		cmocka_unit_test(tier_forgets_what_is_between_two_epochs),
 		cmocka_unit_test(tier_epoch_that_cannot_be_noted_is_not_raised),
 		cmocka_unit_test(tier_prefetches_what_is_going_to_be_asked_for),
 		cmocka_unit_test(tier_reads_ahead_along_a_long_prefix),
