@@ -168,12 +168,70 @@ static void in_a_spill_store(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* More than memory holds is cached, so that the store is at work; the daemon is told to end. */
+static void stop_with_a_store(const struct daemon_case *daemon, const char *store)
+{
+	struct omnikv_spill_config config = { .size = sizeof(config), .flags = OMNIKV_SPILL_F_READ_ONLY };
+	struct omnikv_spill_stats stats = { .size = sizeof(stats) };
+	struct omnikv_error err = { "" };
+	struct omnikv_spill *spill;
+	struct kv_world world;
+
+	kv_world_connect(&world, KV_SHAPE_FULL, T, daemon->socket, NULL);
+	for (uint32_t i = 0; i < 40; i++) {
+		struct kv_story story;
+
+		make_story(&story, i + 1, 40 * T);
+		play(&world, &story);
+		kv_story_free(&story);
+	}
+	kv_world_detach(&world);
+	assert_int_equal(daemon_stop((struct daemon_case *)daemon, NULL), 0);
+	/* Nobody's, and whole: not what a kill leaves. */
+	if (omnikv_spill_open(store, &config, &spill, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(omnikv_spill_stats(spill, &stats), 0);
+	assert_true(stats.nr_records > 0);
+	assert_int_equal(stats.recovered_scanned, 0);
+	assert_int_equal(stats.owner_pid, 0);
+	omnikv_spill_close(spill);
+	unlink_store(store);
+}
+
+static void stopped_daemons_close_their_store(void **state)
+{
+	static const char *const pools[] = { "2M", "embedded:2M:%s/pool" };
+	struct service_manager manager;
+	struct daemon_case daemon;
+	char store[160], pool[160];
+	const char *const options[] = {
+		"--pool", pool, "--reserve", "64K", "--spill", store, "--spill-size", "64M", NULL,
+	};
+
+	(void)state;
+	for (uint32_t i = 0; i < sizeof(pools) / sizeof(pools[0]); i++) {
+		daemon_case_init(&daemon);
+		snprintf(store, sizeof(store), "%s/store", daemon.dir);
+		snprintf(pool, sizeof(pool), pools[i], daemon.dir);
+		daemon_start(&daemon, options);
+		stop_with_a_store(&daemon, store);
+		daemon_case_fini(&daemon);
+	}
+	service_manager_init(&manager);
+	snprintf(store, sizeof(store), "%s/store", manager.daemon.dir);
+	snprintf(pool, sizeof(pool), "2M");
+	service_manager_start(&manager, options);
+	stop_with_a_store(&manager.daemon, store);
+	service_manager_fini(&manager);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(under_a_service_manager),
 		cmocka_unit_test(in_a_file),
 		cmocka_unit_test(in_a_spill_store),
+		cmocka_unit_test(stopped_daemons_close_their_store),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -357,17 +357,19 @@ static void say_ready(const struct okv_daemon *daemon)
 /* ---- a life ----------------------------------------------------------------------------- */
 
 /*
- * Memory that nobody keeps goes with this process: what its blocks hold goes to the spill store, as far as the time
- * for ending allows. What is written is found again, wherever it is cut off.
+ * The store is closed: durable, and its lock is free when this process is gone. Memory that nobody keeps goes with it,
+ * so what its blocks hold goes to the store first, as far as the time for ending allows. What is written is found
+ * again, wherever it is cut off.
  */
-static void flush(struct okv_daemon *daemon)
+static void close_store(struct okv_daemon *daemon)
 {
 	bool is_kept = daemon->spec.kind != OKV_PROVIDER_EMBEDDED || daemon->spec.name || getenv("NOTIFY_SOCKET");
 
-	if (!daemon->spill || !daemon->manager || is_kept)
+	if (!daemon->spill || !daemon->manager)
 		return;
 	is_flushing = 1;
-	omnikv_manager_flush(daemon->manager);
+	if (!is_kept)
+		omnikv_manager_flush(daemon->manager);
 	omnikv_manager_destroy(daemon->manager);
 	omnikv_spill_close(daemon->spill);
 }
@@ -413,7 +415,7 @@ static int serve(struct omnikv_error *err)
 out:
 	okv_daemon_close(daemon);
 	if (!ret)
-		flush(daemon);
+		close_store(daemon);
 	return ret;
 }
 
