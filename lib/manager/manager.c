@@ -89,6 +89,7 @@ bool okv_visit_wait(struct okv_visit *visit, uint64_t until_ns)
 	uint64_t seen;
 	int ret;
 
+	(void)OKV_FAILPOINT("manager.wait");
 	okv_visit_flush(visit);
 	seen = okv_nr_given_up(manager);
 	manager->nr_waiting++;
