@@ -153,6 +153,7 @@ static int cuda_open(struct omnikv_device *dev, const char *unit, struct omnikv_
 		cuda->max_sms = cuda->nr_sms;
 	cuda->has_dma_buf = attribute(cuda, OKV_CU_ATTRIBUTE_DMA_BUF_SUPPORTED) && cuda->drv.cuMemGetHandleForAddressRange;
 	cuda->has_vmm_rdma = attribute(cuda, OKV_CU_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+	cuda->total_bytes = total;
 	if (!dev->config.hbm_bytes)
 		dev->config.hbm_bytes = total;
 	ret = cuda->drv.cuCtxPushCurrent(cuda->context);

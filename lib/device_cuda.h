@@ -141,6 +141,7 @@ struct okv_cuda {
 	int			ordinal;
 	void			*context;
 	uint64_t		opened_ns;
+	uint64_t		total_bytes;	/* of its memory */
 	uint32_t		nr_sms;
 	uint32_t		max_sms;	/* of copying kernels */
 	int			priority;	/* the highest that streams can have */

@@ -21,6 +21,8 @@
 static const uint32_t sizes[OKV_PATH_SIZES] = { 512, 4096, 16384, 65536, 262144, 1048576 };
 static const uint32_t counts[OKV_PATH_COUNTS] = { 16, 256, 4096 };
 #define MEASURE_BYTES	(UINT64_C(8) << 20)
+/* ... and of a small GPU this part of its memory, but a run of the largest size. */
+#define MEASURE_SHIFT	10
 #define MEASURE_ROUNDS	3
 /* Dearer than this a run is not told apart. */
 #define COST_MAX_NS	1e6f
@@ -275,6 +277,7 @@ struct bench {
 	uint64_t		host_ptr;
 	uint64_t		device;
 	uint64_t		apart;		/* device memory to copy from to that */
+	uint64_t		bytes;		/* at most so many at once; twice that where they are scattered */
 	struct okv_cuda_list	list;
 };
 
@@ -298,16 +301,21 @@ static int bench_init(struct bench *b, struct okv_cuda *cuda)
 
 	memset(b, 0, sizeof(*b));
 	b->cuda = cuda;
+	b->bytes = cuda->total_bytes >> MEASURE_SHIFT;
+	if (b->bytes < sizes[OKV_PATH_SIZES - 1])
+		b->bytes = sizes[OKV_PATH_SIZES - 1];
+	if (b->bytes > MEASURE_BYTES)
+		b->bytes = MEASURE_BYTES;
 	ret = cuda->drv.cuStreamCreateWithPriority(&b->stream, OKV_CU_STREAM_NON_BLOCKING, cuda->priority);
 	if (!ret)
-		ret = cuda->drv.cuMemHostAlloc(&host, 2 * MEASURE_BYTES, OKV_CU_MEMHOSTALLOC_PORTABLE | OKV_CU_MEMHOSTALLOC_DEVICEMAP);
+		ret = cuda->drv.cuMemHostAlloc(&host, 2 * b->bytes, OKV_CU_MEMHOSTALLOC_PORTABLE | OKV_CU_MEMHOSTALLOC_DEVICEMAP);
 	b->host = host;
 	if (!ret)
 		ret = cuda->drv.cuMemHostGetDevicePointer(&b->host_ptr, host, 0);
 	if (!ret)
-		ret = cuda->drv.cuMemAlloc(&b->device, MEASURE_BYTES);
+		ret = cuda->drv.cuMemAlloc(&b->device, b->bytes);
 	if (!ret)
-		ret = cuda->drv.cuMemAlloc(&b->apart, 2 * MEASURE_BYTES);
+		ret = cuda->drv.cuMemAlloc(&b->apart, 2 * b->bytes);
 	if (!ret)
 		ret = okv_cuda_list_init(cuda, &b->list, counts[OKV_PATH_COUNTS - 1]);
 	if (ret)
@@ -373,9 +381,9 @@ static float bench_median(struct bench *b, enum okv_cuda_path path, enum okv_cud
 }
 
 /* Fewer runs where that many would not fit: the cost of one is what counts. */
-static uint32_t cell_runs(int size, int count)
+static uint32_t cell_runs(const struct bench *b, int size, int count)
 {
-	uint64_t nr = MEASURE_BYTES / sizes[size];
+	uint64_t nr = b->bytes / sizes[size];
 
 	return nr < counts[count] ? (uint32_t)nr : counts[count];
 }
@@ -383,10 +391,10 @@ static uint32_t cell_runs(int size, int count)
 static void bench_cell(struct bench *b, enum okv_cuda_direction dir, int size, int count)
 {
 	float *ns = b->cuda->costs.ns[dir][size][count];
-	uint32_t nr = cell_runs(size, count);
+	uint32_t nr = cell_runs(b, size, count);
 	int path;
 
-	if (count && cell_runs(size, count - 1) == nr) {
+	if (count && cell_runs(b, size, count - 1) == nr) {
 		memcpy(ns, b->cuda->costs.ns[dir][size][count - 1], OKV_NR_PATHS * sizeof(*ns));
 		return;
 	}

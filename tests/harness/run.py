@@ -54,8 +54,6 @@ VARIANTS = {
 }
 RUN_VARIANTS = {"unit": ["plain", "asan", "tsan"], "conformance": ["plain", "asan"], "spill": ["plain", "asan"],
                 "kernels": ["plain", "asan", "clang"]}
-# A thread sanitizer looks at every byte that is copied.
-SLOWER = {"tsan": 3}
 COMPILED_ONLY = {"unit": ["clang"]}
 # One suite for every provider: each program is run with each of these as its argument.
 CONFORMANCE_POOLS = {"memory": "embedded:32M", "file": "embedded:32M:{tmp}/conformance.{variant}.pool",
@@ -318,7 +316,7 @@ class Session:
                     with_reason = ("failed", "was not built")
                     self.record(label, *with_reason)
                     continue
-                timeout = TEST_TIMEOUT * (1 + 4 * self.full) * SLOWER.get(variant, 1)
+                timeout = TEST_TIMEOUT * (1 + 4 * self.full)
                 if lane != "conformance":
                     jobs.append(workers.submit(self.program, label, [path], timeout, env))
                     continue

@@ -111,7 +111,7 @@ static void the_tables_file_is_believed_only_where_it_is_ours(void **state)
 
 static void a_measurement_that_failed_is_not_kept(void **state)
 {
-	static const long nths[] = { 1, 20000 };
+	static const long nths[] = { 1, 500, 20000 };
 	char dir[4096], command[4200], *tmp = getenv("TMPDIR");
 	struct omnikv_device *dev;
 	size_t i;
@@ -137,11 +137,31 @@ static void a_measurement_that_failed_is_not_kept(void **state)
 	}
 }
 
+/* Opening one must not take long, nor much of what it has: here 1 MiB at once of 1 GiB. */
+static void a_small_gpu_is_measured_with_little(void **state)
+{
+	long runs = 0, size, nr;
+
+	(void)state;
+	fixture_device("cuda");
+	assert_int_equal(setenv("XDG_CACHE_HOME", "/proc/none", 1), 0);
+	/* 16, 256 and 4096 runs of each size, as far as they fit, and none of them twice. */
+	for (size = 512; size <= 1 << 20; size *= size == 512 ? 8 : 4) {
+		nr = (1 << 20) / size;
+		runs += nr < 16 ? nr : 16;
+		runs += nr <= 16 ? 0 : nr < 256 ? nr : 256;
+		runs += nr <= 256 ? 0 : nr < 4096 ? nr : 4096;
+	}
+	/* Once and three times more, in each direction, by the engine and as one batch. */
+	assert_int_equal(opening_copies(), 4 * 3 * 2 * runs);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_table_survives_as_text_and_nothing_else_does),
 		cmocka_unit_test(a_measurement_that_failed_is_not_kept),
+		cmocka_unit_test(a_small_gpu_is_measured_with_little),
 		cmocka_unit_test(the_tables_file_is_believed_only_where_it_is_ours),
 	};
 
