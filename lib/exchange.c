@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "device.h"
+#include "disjoint.h"
 
 #define POLL_NS		20000
 
@@ -21,12 +22,14 @@ struct rank {
 	struct omnikv_stream	*stream;
 	struct omnikv_event	*sent;		/* its parts are with all others */
 	struct omnikv_event	*signal;	/* the caller's; NULL: none */
+	struct omnikv_hbm	*hbm;		/* held while the exchange is open */
 	bool			is_over;
 };
 
 struct omnikv_exchange {
 	uint32_t	nr;
 	bool		is_open;
+	int		error;		/* the first one that a rank has ended with since it was begun */
 	struct rank	ranks[];
 };
 
@@ -35,12 +38,24 @@ static bool is_same(const struct omnikv_device *a, const struct omnikv_device *b
 	return a == b || (a->ops->is_same && a->ops->is_same(a, b));
 }
 
+/* Its memory may be resized and destroyed again. */
+static void close_exchange(struct omnikv_exchange *ex)
+{
+	uint32_t i;
+
+	/* Pairs with the acquire in okv_hbm_resize() and omnikv_hbm_destroy(). */
+	for (i = 0; i < ex->nr && ex->is_open; i++)
+		atomic_fetch_sub_explicit(&ex->ranks[i].hbm->nr_io, 1, memory_order_release);
+	ex->is_open = false;
+}
+
 void omnikv_exchange_destroy(struct omnikv_exchange *ex)
 {
 	uint32_t i;
 
 	if (!ex)
 		return;
+	close_exchange(ex);
 	for (i = 0; i < ex->nr; i++) {
 		omnikv_stream_destroy(ex->ranks[i].stream);
 		omnikv_event_destroy(ex->ranks[i].sent);
@@ -82,6 +97,28 @@ int omnikv_exchange_create(struct omnikv_device *const *devs, uint32_t nr, struc
 	return 0;
 }
 
+/* 0 where no two parts have bytes in common: one rank would send what another is writing. -EINVAL, -ENOMEM. */
+static int check_disjoint(const struct omnikv_exchange_part *parts, uint32_t nr_parts)
+{
+	struct okv_place *places;
+	uint32_t i;
+	int ret;
+
+	for (i = 1; i < nr_parts && parts[i - 1].off + parts[i - 1].bytes <= parts[i].off; i++)
+		;
+	/* In order, as most lists are. */
+	if (i >= nr_parts)
+		return 0;
+	places = malloc(nr_parts * sizeof(*places));
+	if (!places)
+		return -ENOMEM;
+	for (i = 0; i < nr_parts; i++)
+		places[i] = (struct okv_place) { parts[i].off, parts[i].off + parts[i].bytes };
+	ret = okv_places_are_disjoint(places, nr_parts) ? 0 : -EINVAL;
+	free(places);
+	return ret;
+}
+
 static int check(const struct omnikv_exchange *ex, struct omnikv_hbm *const *hbms, const struct omnikv_exchange_part *parts,
 		 uint32_t nr_parts, struct omnikv_event *const *signals)
 {
@@ -101,7 +138,7 @@ static int check(const struct omnikv_exchange *ex, struct omnikv_hbm *const *hbm
 				return -EINVAL;
 		}
 	}
-	return 0;
+	return check_disjoint(parts, nr_parts);
 }
 
 /* Rank @r's parts to all others, in its stream. */
@@ -164,9 +201,12 @@ int omnikv_exchange_begin(struct omnikv_exchange *ex, struct omnikv_hbm *const *
 	for (i = 0; i < ex->nr; i++) {
 		omnikv_event_reset(ex->ranks[i].sent);
 		ex->ranks[i].signal = signals ? signals[i] : NULL;
+		ex->ranks[i].hbm = hbms[i];
+		atomic_fetch_add_explicit(&hbms[i]->nr_io, 1, memory_order_relaxed);
 		ex->ranks[i].is_over = false;
 	}
 	ex->is_open = true;
+	ex->error = 0;
 	for (i = 0; i < ex->nr && !ret; i++)
 		ret = send_all(ex, i, hbms, parts, nr_parts);
 	/* Signals are recorded only where all has been queued: none fires over a part that never comes. */
@@ -182,7 +222,7 @@ int omnikv_exchange_end(struct omnikv_exchange *ex, uint64_t timeout_ns)
 	struct timespec nap = { .tv_nsec = POLL_NS };
 	uint64_t start_ns = okv_monotonic_ns();
 	uint32_t i, nr_open;
-	int ret = 0, one;
+	int ret, one;
 
 	if (!ex->is_open)
 		return -EINVAL;
@@ -197,10 +237,10 @@ int omnikv_exchange_end(struct omnikv_exchange *ex, uint64_t timeout_ns)
 				continue;
 			}
 			ex->ranks[i].is_over = true;
-			if (one && !ret) {
+			if (one && !ex->error) {
 				/* A rank that is lost fires nothing: the others must not wait for it. */
-				ret = one;
-				poison(ex, ret);
+				ex->error = one;
+				poison(ex, one);
 			}
 		}
 		if (!nr_open)
@@ -212,7 +252,8 @@ int omnikv_exchange_end(struct omnikv_exchange *ex, uint64_t timeout_ns)
 		}
 		nanosleep(&nap, NULL);
 	}
-	ex->is_open = false;
+	close_exchange(ex);
+	ret = ex->error;
 	for (i = 0; i < ex->nr && !ret; i++) {
 		if (omnikv_event_query(ex->ranks[i].sent) < 0)
 			ret = omnikv_event_query(ex->ranks[i].sent);

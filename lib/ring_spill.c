@@ -18,6 +18,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "disjoint.h"
 #include "failpoint.h"
 #include "spill/spill.h"
 
@@ -113,23 +114,12 @@ static void describe(const struct spill_job *job, uint32_t block, uint32_t piece
 	}
 }
 
-struct place {
-	uint64_t	start, end;
-};
-
-static int place_compare(const void *a, const void *b)
-{
-	uint64_t x = ((const struct place *)a)->start, y = ((const struct place *)b)->start;
-
-	return (x > y) - (x < y);
-}
-
 /* 0 where no two pieces have bytes of the pool in common: the store knows by its address what a byte is for. -EINVAL, -ENOMEM. */
 static int check_disjoint(const struct spill_job *job)
 {
 	const struct omnikv_sqe *sqe = &job->op->sqe;
-	struct place *places = malloc(sqe->nr_pieces * sizeof(*places));
-	int ret = 0;
+	struct okv_place *places = malloc(sqe->nr_pieces * sizeof(*places));
+	int ret;
 
 	if (!places)
 		return -ENOMEM;
@@ -137,9 +127,7 @@ static int check_disjoint(const struct spill_job *job)
 		places[i].start = sqe->pieces[i].extent.granule * job->op->ring->granule_bytes + sqe->pieces[i].extent_off;
 		places[i].end = places[i].start + sqe->pieces[i].bytes;
 	}
-	qsort(places, sqe->nr_pieces, sizeof(*places), place_compare);
-	for (uint32_t i = 1; i < sqe->nr_pieces && !ret; i++)
-		ret = places[i].start < places[i - 1].end ? -EINVAL : 0;
+	ret = okv_places_are_disjoint(places, sqe->nr_pieces) ? 0 : -EINVAL;
 	free(places);
 	return ret;
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "../harness/ring_fixture.h"
+#include "device.h"
 
 #define NR_RANKS	4
 #define PIECE		8192
@@ -275,6 +276,102 @@ static void who_is_poisoned_is_not_signalled(void **state)
 	ranks_close(&r);
 }
 
+/* A rank that is lost when it is first asked, and another one that is not over then. */
+static const struct omnikv_device *lost, *late;
+static int nr_late;
+
+static int sync_lost_and_late(struct omnikv_stream *stream, uint64_t timeout_ns)
+{
+	int ret = okv_device_sim.stream_sync(stream, timeout_ns);
+
+	if (!ret && stream->dev == lost) {
+		lost = NULL;
+		return -EIO;
+	}
+	return !ret && stream->dev == late && nr_late-- > 0 ? -ETIME : ret;
+}
+
+static void an_error_before_time_is_up_is_told_at_the_end(void **state)
+{
+	struct okv_device_ops ops = okv_device_sim;
+	struct omnikv_exchange_part parts[NR_PIECES];
+	uint64_t random = 1;
+	struct ranks r;
+	uint32_t i;
+
+	(void)state;
+	ops.stream_sync = sync_lost_and_late;
+	ranks_open(&r, "sim", NULL);
+	fetch(&r, parts);
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, r.signals), 0);
+	poll_all(&r, &random);
+	lost = r.devs[0];
+	late = r.devs[1];
+	nr_late = 1;
+	for (i = 0; i < NR_RANKS; i++)
+		r.devs[i]->ops = &ops;
+	assert_int_equal(omnikv_exchange_end(r.exchange, 0), -ETIME);
+	assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), -EIO);
+	assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), -EINVAL);
+	/* Of that exchange, not of the next. */
+	fetch(&r, parts);
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, NULL), 0);
+	assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), 0);
+	for (i = 0; i < NR_RANKS; i++)
+		r.devs[i]->ops = &okv_device_sim;
+	ranks_close(&r);
+}
+
+static void memory_stays_while_copies_are_under_way(void **state)
+{
+	struct omnikv_exchange_part parts[NR_PIECES];
+	struct ranks r;
+	uint32_t i;
+
+	ranks_open(&r, *state, NULL);
+	fetch(&r, parts);
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, NULL), 0);
+	for (i = 0; i < NR_RANKS; i++) {
+		assert_int_equal(omnikv_hbm_resize(r.hbms[i], PIECE), -EBUSY);
+		assert_int_equal(omnikv_hbm_destroy(r.hbms[i]), -EBUSY);
+	}
+	assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), 0);
+	for (i = 0; i < NR_RANKS; i++)
+		assert_int_equal(omnikv_hbm_resize(r.hbms[i], PIECE), 0);
+	ranks_close(&r);
+}
+
+static void parts_that_overlap_are_refused(void **state)
+{
+	struct omnikv_exchange_part parts[NR_PIECES], two[2];
+	struct ranks r;
+	uint32_t i;
+
+	(void)state;
+	ranks_open(&r, "sim", NULL);
+	fetch(&r, parts);
+	/* Any order is fine, and neighbours touch. */
+	for (i = 0; i < NR_PIECES / 2; i++) {
+		struct omnikv_exchange_part part = parts[i];
+
+		parts[i] = parts[NR_PIECES - 1 - i];
+		parts[NR_PIECES - 1 - i] = part;
+	}
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, NULL), 0);
+	assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), 0);
+	parts[0].off -= PIECE + 1;
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, parts, NR_PIECES, NULL), -EINVAL);
+	two[0] = (struct omnikv_exchange_part) { 0, PIECE, 0, 0 };
+	two[1] = (struct omnikv_exchange_part) { PIECE - 1, 1, 1, 0 };
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, two, 2, NULL), -EINVAL);
+	two[1].rank = 0;
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, two, 2, NULL), -EINVAL);
+	two[1].off = PIECE;
+	assert_int_equal(omnikv_exchange_begin(r.exchange, r.hbms, two, 2, NULL), 0);
+	assert_int_equal(omnikv_exchange_end(r.exchange, FIXTURE_WAIT_NS), 0);
+	ranks_close(&r);
+}
+
 static void what_can_never_be_right_is_refused(void **state)
 {
 	struct omnikv_exchange_part parts[NR_PIECES], bad;
@@ -317,6 +414,9 @@ int main(void)
 		  (void *)"sim" },
 		cmocka_unit_test(a_copy_that_fails_poisons_every_signal),
 		cmocka_unit_test(who_is_poisoned_is_not_signalled),
+		cmocka_unit_test(an_error_before_time_is_up_is_told_at_the_end),
+		ON_EACH_DEVICE(memory_stays_while_copies_are_under_way),
+		cmocka_unit_test(parts_that_overlap_are_refused),
 		cmocka_unit_test(what_can_never_be_right_is_refused),
 	};
 

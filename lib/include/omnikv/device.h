@@ -153,11 +153,11 @@ OMNIKV_API int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t 
  * omnikv_pipe_resize(). What is taken again has no contents that count. What omnikv_hbm_dmabuf() gave before covers the old
  * length: close it before.
  *
- * Return: 0, or -EBUSY (a transfer or a pipe uses it), -EINVAL (0, more than it was created with, or as of attach),
+ * Return: 0, or -EBUSY (a transfer, an exchange or a pipe uses it), -EINVAL (0, more than it was created with, or as of attach),
  * -ENOMEM (over the capacity, or the device has none), -EIO (the device is lost): it is as it was.
  */
 OMNIKV_API int omnikv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes);
-/** -EBUSY while a transfer uses it. */
+/** -EBUSY while a transfer or an exchange uses it. */
 OMNIKV_API int omnikv_hbm_destroy(struct omnikv_hbm *hbm);
 /** Device address; readable by the CPU on "host" and "sim". */
 OMNIKV_API void *omnikv_hbm_ptr(const struct omnikv_hbm *hbm);
@@ -256,14 +256,15 @@ OMNIKV_API void omnikv_exchange_destroy(struct omnikv_exchange *exchange);
  *           those places of the others any more
  * @signals: [nr_ranks] events that fire when a rank has all parts; each may be NULL, and so may the array
  *
- * Nothing waits on the host. Return: 0, or -EBUSY (one is under way), -EINVAL, or -EIO with the signals poisoned: end it.
+ * Nothing waits on the host. Return: 0, or -EBUSY (one is under way), -EINVAL, -ENOMEM: nothing has begun; else -EIO or another error
+ * with the signals poisoned: end it. Until then no memory of @hbms is resized or destroyed.
  */
 OMNIKV_API int omnikv_exchange_begin(struct omnikv_exchange *exchange, struct omnikv_hbm *const *hbms,
 				     const struct omnikv_exchange_part *parts, uint32_t nr_parts,
 				     struct omnikv_event *const *signals);
 /**
- * Wait for all of them. -EIO where a rank was lost, -ETIME after @timeout_ns (copies are still under way: end it again):
- * what was not signalled is poisoned.
+ * Wait for all of them. -EIO where a rank was lost, -ETIME after @timeout_ns (copies are still under way: end it again, and the
+ * first error is told then): what was not signalled is poisoned.
  */
 OMNIKV_API int omnikv_exchange_end(struct omnikv_exchange *exchange, uint64_t timeout_ns);
 
