@@ -237,17 +237,22 @@ static int no_room(struct opening *op, int fd, uint64_t bytes)
 			     op->label, bytes, room_bytes(fd));
 }
 
+/* Growing over this limit would raise SIGXFSZ. */
+static int check_length(struct opening *op, uint64_t bytes)
+{
+	uint64_t most;
+
+	if (okv_fd_may_have(bytes, &most))
+		return 0;
+	return okv_error_set(op->err, -ENOMEM, "%s: RLIMIT_FSIZE (ulimit -f) allows %" PRIu64 " bytes a file, %" PRIu64 " are needed",
+			     op->label, most, bytes);
+}
+
+/* After check_length(). */
 static int grow_file(struct opening *op, int fd, uint64_t bytes, bool is_reserved)
 {
-	struct rlimit limit;
-	int ret;
+	int ret = -OKV_FAILPOINT("pool.grow_file");
 
-	/* Growing over this limit would raise SIGXFSZ. */
-	if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
-		return okv_error_set(op->err, -ENOMEM,
-				     "%s: RLIMIT_FSIZE (ulimit -f) allows %" PRIu64 " bytes a file, %" PRIu64 " are needed",
-				     op->label, (uint64_t)limit.rlim_cur, bytes);
-	ret = -OKV_FAILPOINT("pool.grow_file");
 	if (!ret && ftruncate(fd, (off_t)bytes))
 		ret = -errno;
 	if (!ret && is_reserved)
@@ -282,7 +287,7 @@ static int open_hugetlb(struct opening *op, uint64_t bytes)
 	fd = okv_fd_high(memfd_create("omnikv-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
 	if (fd < 0)
 		return -errno;
-	ret = ftruncate(fd, (off_t)bytes) ? -errno : seal_size(op, fd);
+	ret = okv_fd_resize(fd, bytes) ? -errno : seal_size(op, fd);
 	if (!ret)
 		ret = map_whole(op->pool, fd, bytes);
 	if (ret) {
@@ -340,7 +345,9 @@ static int open_shmem(struct opening *op, uint64_t bytes)
 	fd = okv_fd_high(memfd_create("omnikv-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (fd < 0)
 		return okv_error_set(op->err, -errno, "%s: memfd_create: %s", op->label, strerror(errno));
-	ret = grow_file(op, fd, bytes, false);
+	ret = check_length(op, bytes);
+	if (!ret)
+		ret = grow_file(op, fd, bytes, false);
 	if (!ret)
 		ret = seal_size(op, fd);
 	if (ret)
@@ -459,6 +466,9 @@ static int create_file(struct opening *op, int fd)
 		ret = -errno;
 		return okv_error_set(op->err, ret, "%s: %s", op->label, strerror(-ret));
 	}
+	ret = check_length(op, bytes);
+	if (ret)
+		return ret;
 	/* Before anything is taken: filling a file system hurts others too. */
 	if (is_whole && room_bytes(fd) < bytes)
 		return no_room(op, fd, bytes);

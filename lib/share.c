@@ -184,7 +184,7 @@ static int table_new(struct okv_embedded_pool *pool, struct okv_embedded_client 
 			 memfd_create("omnikv-leases", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (fd < 0)
 		return -errno;
-	if (ftruncate(fd, (off_t)okv_lease_bytes(pool->map.nr_granules)) ||
+	if (okv_fd_resize(fd, okv_lease_bytes(pool->map.nr_granules)) ||
 	    (!path && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)))
 		ret = -errno;
 	else

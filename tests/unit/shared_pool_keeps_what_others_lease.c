@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -404,6 +405,36 @@ static void held_blocks_are_passed_over(void **state)
 	okv_index_destroy(index);
 }
 
+/* The authority would end by a signal. */
+static void a_table_that_may_not_be_that_long_ends_nobody(void **state)
+{
+	struct rlimit all, few;
+	char text[80];
+	int i;
+
+	(void)state;
+	snprintf(path, sizeof(path), "/tmp/omnikv-share-%d", getpid());
+	snprintf(text, sizeof(text), "embedded:4M:%s", path);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &all), 0);
+	few = all;
+	few.rlim_cur = okv_lease_bytes(NR_GRANULES) - 1;
+	for (i = 0; i < 2; i++) {
+		struct omnikv_pool *pool = open_pool(i ? text : "4M", -1);
+		struct omnikv_client *client;
+		struct okv_share_fds fds;
+		struct process process;
+
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &few), 0);
+		assert_int_equal(okv_share_attach(pool, 0, &client, &fds), -EFBIG);
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &all), 0);
+		process = process_new(pool);
+		omnikv_client_close(process.client);
+		process_end(&process);
+		omnikv_pool_close(pool);
+	}
+	unlink(path);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -415,6 +446,7 @@ int main(void)
 		cmocka_unit_test(a_new_authority_over_a_file_goes_on),
 		cmocka_unit_test(who_does_not_share_waits_for_the_last_client),
 		cmocka_unit_test(a_client_that_cannot_be_attached_leaves_nothing),
+		cmocka_unit_test(a_table_that_may_not_be_that_long_ends_nobody),
 		cmocka_unit_test(held_blocks_are_passed_over),
 	};
 
