@@ -33,6 +33,17 @@ uint64_t fixture_random(uint64_t *state)
 	return *state = x;
 }
 
+static bool has_cuda_cache;
+
+void fixture_cuda_cache(const char *dir)
+{
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s/fake-cuda-cache", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	assert_int_equal(setenv("XDG_CACHE_HOME", dir ? dir : path, 1), 0);
+	has_cuda_cache = true;
+}
+
 /* The driver stands beside the program, and stays loaded once it is. */
 static void *fake_driver(void)
 {
@@ -51,9 +62,8 @@ static void *fake_driver(void)
 		print_error("%s\n", dlerror());
 	assert_non_null(handle);
 	assert_int_equal(setenv("OMNIKV_CUDA_DRIVER", path, 1), 0);
-	/* What it measures of itself is kept beside other temporary files. */
-	snprintf(path, sizeof(path), "%s/fake-cuda-cache", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	assert_int_equal(setenv("XDG_CACHE_HOME", path, 1), 0);
+	if (!has_cuda_cache)
+		fixture_cuda_cache(NULL);
 	return handle;
 }
 

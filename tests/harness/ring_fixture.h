@@ -41,6 +41,11 @@ struct ring_fixture {
 
 /** Before opening: the device "cuda" is on the tests' driver from now on, in its first state; others are as they are. */
 void fixture_device(const char *device);
+/**
+ * Where the device "cuda" keeps what it measures of itself, from now on: $XDG_CACHE_HOME. NULL, as before the first call: a folder
+ * beside other temporary files, which programs share.
+ */
+void fixture_cuda_cache(const char *dir);
 /** As fake_cuda_set() and fake_cuda_get() of tests/harness/cuda/fake_driver.h; fails the test on an unknown key. */
 void fixture_cuda_set(const char *key, long value);
 long fixture_cuda_get(const char *key);

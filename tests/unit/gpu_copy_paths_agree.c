@@ -210,8 +210,7 @@ static void each_direction_is_measured(void **state)
 
 	(void)state;
 	/* No folder to keep it in: measured now. */
-	fixture_device("cuda");
-	assert_int_equal(setenv("XDG_CACHE_HOME", "/proc/none", 1), 0);
+	fixture_cuda_cache("/proc/none");
 	fixture_open(&f, "cuda", NULL, NULL, NULL);
 	for (dir = 0; dir < OKV_NR_DIRECTIONS; dir++) {
 		for (size = 0; size < OKV_PATH_SIZES; size++) {
@@ -222,6 +221,7 @@ static void each_direction_is_measured(void **state)
 		}
 	}
 	fixture_close(&f);
+	fixture_cuda_cache(NULL);
 }
 
 static void the_cheapest_of_the_table_is_taken(void **state)

@@ -67,10 +67,9 @@ static void the_tables_file_is_believed_only_where_it_is_ours(void **state)
 	int fd;
 
 	(void)state;
-	fixture_device("cuda");
 	snprintf(dir, sizeof(dir), "%s/cuda-cache-XXXXXX", tmp ? tmp : "/tmp");
 	assert_non_null(mkdtemp(dir));
-	assert_int_equal(setenv("XDG_CACHE_HOME", dir, 1), 0);
+	fixture_cuda_cache(dir);
 	assert_true(opening_copies() > 0);
 	assert_int_equal(opening_copies(), 0);
 	snprintf(path, sizeof(path), "%.4000s/omnikv/*.table", dir);
@@ -102,7 +101,7 @@ static void the_tables_file_is_believed_only_where_it_is_ours(void **state)
 	close(fd);
 	assert_true(opening_copies() > 0);
 	/* A folder that cannot be made is no error, only slow. */
-	assert_int_equal(setenv("XDG_CACHE_HOME", "/proc/none", 1), 0);
+	fixture_cuda_cache("/proc/none");
 	assert_true(opening_copies() > 0);
 	assert_true(opening_copies() > 0);
 	snprintf(path, sizeof(path), "rm -rf '%.4000s'", dir);
@@ -117,12 +116,10 @@ static void a_measurement_that_failed_is_not_kept(void **state)
 	size_t i;
 
 	(void)state;
-	/* Its own folder, which the first call takes for all tests, is not the one meant here. */
-	fixture_device("cuda");
 	for (i = 0; i < sizeof(nths) / sizeof(nths[0]); i++) {
 		snprintf(dir, sizeof(dir), "%s/cuda-cache-XXXXXX", tmp ? tmp : "/tmp");
 		assert_non_null(mkdtemp(dir));
-		assert_int_equal(setenv("XDG_CACHE_HOME", dir, 1), 0);
+		fixture_cuda_cache(dir);
 		fixture_device("cuda");
 		fixture_cuda_set("kernels", 0);
 		fixture_cuda_set("fail_copy", nths[i]);
@@ -143,8 +140,7 @@ static void a_small_gpu_is_measured_with_little(void **state)
 	long runs = 0, size, nr;
 
 	(void)state;
-	fixture_device("cuda");
-	assert_int_equal(setenv("XDG_CACHE_HOME", "/proc/none", 1), 0);
+	fixture_cuda_cache("/proc/none");
 	/* 16, 256 and 4096 runs of each size, as far as they fit, and none of them twice. */
 	for (size = 512; size <= 1 << 20; size *= size == 512 ? 8 : 4) {
 		nr = (1 << 20) / size;
