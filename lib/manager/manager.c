@@ -1189,6 +1189,12 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 		if (ret)
 			goto err_catalog;
 		ret = okv_epoch_settle(manager, store_epoch);
+		if (ret == -EROFS) {
+			okv_error_set(err, ret, "spill: the store is of epoch %llu and the pool of %llu, so nothing in it may be found, and it is "
+				      "open read-only: open it for writing, or go on without it", (unsigned long long)store_epoch,
+				      (unsigned long long)okv_manager_epoch(manager));
+			goto err_tier;
+		}
 		if (ret) {
 			okv_error_set(err, ret, "spill: the epoch cannot be written (%s); see to the disk, or go on without it",
 				      strerror(-ret));

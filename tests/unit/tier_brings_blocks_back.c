@@ -13,9 +13,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -396,6 +398,54 @@ static void tier_forgets_what_is_of_an_older_epoch(void **state)
 	close_tiers(&tiers);
 }
 
+/* An older one's blocks may not be found, and a store that is only looked at cannot note that. */
+static void store_of_an_older_epoch_is_not_taken_read_only(void **state)
+{
+	struct omnikv_manager_config with = { .size = sizeof(with) };
+	struct okv_store_config config = spill_sim_config(DISK, SEGMENT);
+	struct omnikv_error err = { "" };
+	struct kv_story story;
+	struct tiers tiers;
+	char path[256], spec[300], *tmp = getenv("TMPDIR");
+
+	(void)state;
+	snprintf(path, sizeof(path), "%.200s/older-epoch-%d.pool", tmp ? tmp : "/tmp", (int)getpid());
+	snprintf(spec, sizeof(spec), "embedded:16M:%s", path);
+	make_story(&story, 1, 8 * T);
+	open_tiers(&tiers, KV_SHAPE_HYBRID, 40, OMNIKV_SPILL_ADMIT_ALL);
+	assert_int_equal(play(&tiers, &story, false), 0);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 8);
+	kv_world_close(&tiers.world);
+	okv_store_close(tiers.spill.store);
+
+	/* Meanwhile a pool's weights change. */
+	kv_world_open_pool(&tiers.world, KV_SHAPE_HYBRID, T, spec);
+	assert_int_equal(omnikv_manager_raise_epoch(tiers.world.manager), 1);
+	omnikv_space_close(tiers.world.space);
+	omnikv_manager_destroy(tiers.world.manager);
+	config.is_read_only = true;
+	tiers.spill = (struct omnikv_spill){ .disk = &tiers.sim.disk, .is_simulated = true };
+	assert_int_equal(spill_sim_open(&tiers.sim, &config, &tiers.spill.store), 0);
+	with.spill = &tiers.spill;
+	assert_int_equal(omnikv_manager_create(tiers.world.client, &with, &tiers.world.manager, &err), -EROFS);
+	assert_non_null(strstr(err.text, "the store is of epoch 0 and the pool of 1"));
+	assert_non_null(strstr(err.text, "open it for writing"));
+	okv_store_close(tiers.spill.store);
+
+	/* Where it can note that it is taken, and what it has is not found. */
+	omnikv_client_close(tiers.world.client);
+	omnikv_pool_close(tiers.world.pool);
+	open_spill(&tiers);
+	with.spill = &tiers.spill;
+	kv_world_open_pool_config(&tiers.world, KV_SHAPE_HYBRID, T, spec, &with);
+	assert_int_equal(play(&tiers, &story, false), 0);
+	kv_story_free(&story);
+	kv_world_leave(&tiers.world);
+	okv_store_close(tiers.spill.store);
+	sim_disk_fini(&tiers.sim);
+	unlink(path);
+}
+
 struct raising {
 	struct tiers	*tiers;
 	pthread_t	second;
@@ -705,6 +755,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tier_brings_back_every_byte),
 		cmocka_unit_test(tier_forgets_what_is_of_an_older_epoch),
+		cmocka_unit_test(store_of_an_older_epoch_is_not_taken_read_only),
 		cmocka_unit_test(tier_forgets_what_is_between_two_epochs),
 		cmocka_unit_test(tier_epoch_that_cannot_be_noted_is_not_raised),
 		cmocka_unit_test(tier_prefetches_what_is_going_to_be_asked_for),

@@ -66,6 +66,9 @@ struct omnikv_manager_config {
  * check is dropped and counted, and what no block has is freed; @err says so in a line, also where the manager was made,
  * and is empty where all could be used. On any other pool it begins empty. The bytes of blocks are not read:
  * struct omnikv_pipe_config's @verify compares them with their checksums when they are loaded.
+ *
+ * A spill store of an older epoch than the pool's (omnikv_manager_raise_epoch()) has nothing that may be found; that is written to
+ * it at once: -EIO, -ETIME and the like where it cannot be, -EROFS where the store is open read-only.
  */
 OMNIKV_API int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_manager_config *config,
 				     struct omnikv_manager **manager, struct omnikv_error *err);
