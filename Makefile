@@ -89,7 +89,8 @@ kernel_src := $(wildcard kernels/*.cu kernels/*.cuh kernels/*.h)
 kernel_archs := 80 90 100
 # The same code for the CPU, for a simulated device. The thread sanitizer takes each of its fibres for a thread: too slow.
 CXX := $(if $(filter thread,$(SAN)),,$(shell command -v $(if $(is_clang),$(patsubst %clang,%clang++,$(CC)),g++)))
-shim_flags := -std=c++17 -x c++ -Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics -include kernels/shim/cuda.h
+shim_flags := -std=c++17 -x c++ -Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics -include kernels/shim/cuda.h \
+	$(if $(is_clang),-fno-sanitize=function)
 nvcc_flags := -std=c++17 -O3 -Werror all-warnings --compress-mode=size \
 	$(foreach a,$(kernel_archs),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
 
