@@ -304,21 +304,23 @@ static int cuda_event_create(struct omnikv_device *dev, struct omnikv_event **ou
 	ret = okv_cuda_enter(dev);
 	if (ret)
 		goto err_free;
-	pthread_mutex_lock(&dev->lock);
-	event->word = okv_cuda_word_get_locked(dev);
-	event->spare = event->word ? okv_cuda_word_get_locked(dev) : NULL;
-	if (event->word && !event->spare)
-		okv_cuda_word_put_locked(dev, event->word);
-	pthread_mutex_unlock(&dev->lock);
+	event->word = okv_cuda_word_get(dev);
+	event->spare = event->word ? okv_cuda_word_get(dev) : NULL;
 	okv_cuda_leave(dev);
 	if (!event->spare) {
 		ret = -ENOMEM;
-		goto err_free;
+		goto err_word;
 	}
 	event->base.dev = dev;
 	*out = &event->base;
 	return 0;
 
+err_word:
+	if (event->word) {
+		pthread_mutex_lock(&dev->lock);
+		okv_cuda_word_put_locked(dev, event->word);
+		pthread_mutex_unlock(&dev->lock);
+	}
 err_free:
 	free(event);
 	return ret;

@@ -179,8 +179,8 @@ int okv_cuda_check(struct omnikv_device *dev, int error);
 
 /* ---- device_cuda_memory.c ----------------------------------------------------------------- */
 
-/** Under dev->lock, context current. A word that is below what its generation waits for, or NULL. */
-struct okv_cuda_word *okv_cuda_word_get_locked(struct omnikv_device *dev);
+/** Without dev->lock, context current. A word that is below what its generation waits for, or NULL. */
+struct okv_cuda_word *okv_cuda_word_get(struct omnikv_device *dev);
 void okv_cuda_word_put_locked(struct omnikv_device *dev, struct okv_cuda_word *word);
 /** All pages; every word has been put. */
 void okv_cuda_words_free(struct omnikv_device *dev);

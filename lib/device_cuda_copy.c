@@ -407,15 +407,23 @@ static int part_signal(struct omnikv_ring *ring, struct cuda_lane *lane, struct 
 {
 	struct omnikv_device *dev = ring->dev;
 	struct okv_cuda_event *event = (struct okv_cuda_event *)part->op->sqe.signal;
-	struct okv_cuda_word *word;
+	struct okv_cuda_word *word, *more;
 	uint64_t value = 0;
 
 	if (!event || part->op->error || part->op->state == OKV_OP_POSTED)
 		return 0;
 	pthread_mutex_lock(&dev->lock);
 	/* A reset may come before this write does: there must be a word to go on with. */
-	if (!event->spare)
-		event->spare = okv_cuda_word_get_locked(dev);
+	if (!event->spare) {
+		pthread_mutex_unlock(&dev->lock);
+		more = okv_cuda_word_get(dev);
+		pthread_mutex_lock(&dev->lock);
+		/* Another transfer that signals it may have been first. */
+		if (event->spare && more)
+			okv_cuda_word_put_locked(dev, more);
+		else if (!event->spare)
+			event->spare = more;
+	}
 	word = event->spare ? event->word : NULL;
 	if (word) {
 		word->nr_writers++;
@@ -689,9 +697,7 @@ static int lane_init(struct omnikv_device *dev, struct cuda_lane *lane, enum okv
 		lane->stream = NULL;
 		return ret;
 	}
-	pthread_mutex_lock(&dev->lock);
-	lane->word = okv_cuda_word_get_locked(dev);
-	pthread_mutex_unlock(&dev->lock);
+	lane->word = okv_cuda_word_get(dev);
 	if (!lane->word)
 		return OKV_CUDA_ERROR_OUT_OF_MEMORY;
 	lane->seq = atomic_load(lane->word->host) + 2 * lane->word->gen;

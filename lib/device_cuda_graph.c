@@ -51,9 +51,7 @@ int okv_cuda_graph_create(struct omnikv_device *dev, uint64_t timeout_ns, struct
 	ret = okv_cuda_enter(dev);
 	if (ret)
 		goto err_free;
-	pthread_mutex_lock(&dev->lock);
-	graph->late = okv_cuda_word_get_locked(dev);
-	pthread_mutex_unlock(&dev->lock);
+	graph->late = okv_cuda_word_get(dev);
 	ret = graph->late ? okv_cuda_check(dev, cuda->drv.cuMemAlloc(&graph->step_ptr, sizeof(uint64_t))) : -ENOMEM;
 	okv_cuda_leave(dev);
 	if (ret)

@@ -41,7 +41,8 @@ struct okv_cuda_page {
 	struct okv_cuda_word	words[WORDS_BYTES / WORD_STRIDE];
 };
 
-static int words_grow_locked(struct omnikv_device *dev)
+/* Without the lock: a driver's call may wait for work that ends with a callback which takes it. */
+static int words_grow(struct omnikv_device *dev)
 {
 	struct okv_cuda *cuda = okv_cuda_of(dev);
 	struct okv_cuda_page *page = calloc(1, sizeof(*page));
@@ -63,11 +64,14 @@ static int words_grow_locked(struct omnikv_device *dev)
 
 		word->host = (_Atomic uint64_t *)((char *)page->host + i * WORD_STRIDE);
 		word->ptr = ptr + i * WORD_STRIDE;
-		word->next = cuda->free_words;
-		cuda->free_words = word;
+		word->next = i ? &page->words[i - 1] : NULL;
 	}
+	pthread_mutex_lock(&dev->lock);
+	page->words[0].next = cuda->free_words;
+	cuda->free_words = &page->words[i - 1];
 	page->next = cuda->pages;
 	cuda->pages = page;
+	pthread_mutex_unlock(&dev->lock);
 	return 0;
 
 err_host:
@@ -77,18 +81,24 @@ err_free:
 	return okv_cuda_check(dev, ret);
 }
 
-struct okv_cuda_word *okv_cuda_word_get_locked(struct omnikv_device *dev)
+struct okv_cuda_word *okv_cuda_word_get(struct omnikv_device *dev)
 {
 	struct okv_cuda *cuda = okv_cuda_of(dev);
 	struct okv_cuda_word *word;
 
-	if (!cuda->free_words && words_grow_locked(dev))
-		return NULL;
+	pthread_mutex_lock(&dev->lock);
+	while (!cuda->free_words) {
+		pthread_mutex_unlock(&dev->lock);
+		if (words_grow(dev))
+			return NULL;
+		pthread_mutex_lock(&dev->lock);
+	}
 	word = cuda->free_words;
 	cuda->free_words = word->next;
 	/* Whatever it was last written is below what the next generation waits for. */
 	word->gen++;
 	word->is_orphan = false;
+	pthread_mutex_unlock(&dev->lock);
 	return word;
 }
 

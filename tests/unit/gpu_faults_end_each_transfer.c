@@ -36,6 +36,47 @@ static void open_engine(struct ring_fixture *f, const struct omnikv_ring_config 
 	} while (!info.host_mapped_bytes);
 }
 
+static struct omnikv_device *allocating;
+static int (*driver_host_alloc)(void **ptr, size_t bytes, unsigned int flags);
+static uint32_t nr_allocs, nr_locked;
+
+static int host_alloc(void **ptr, size_t bytes, unsigned int flags)
+{
+	nr_allocs++;
+	if (pthread_mutex_trylock(&allocating->lock))
+		nr_locked++;
+	else
+		pthread_mutex_unlock(&allocating->lock);
+	return driver_host_alloc(ptr, bytes, flags);
+}
+
+/* A driver may let an allocation wait for work that ends with a callback, and that may fire events. */
+static void events_need_no_memory_of_the_driver_under_the_lock(void **state)
+{
+	struct omnikv_event *events[2000];
+	struct ring_fixture f;
+	uint32_t i;
+
+	(void)state;
+	open_engine(&f, NULL);
+	allocating = f.dev;
+	driver_host_alloc = okv_cuda_of(f.dev)->drv.cuMemHostAlloc;
+	okv_cuda_of(f.dev)->drv.cuMemHostAlloc = host_alloc;
+	for (i = 0; i < 2000; i++)
+		assert_int_equal(omnikv_event_create(f.dev, &events[i]), 0);
+	okv_cuda_of(f.dev)->drv.cuMemHostAlloc = driver_host_alloc;
+	assert_true(nr_allocs >= 2);
+	assert_int_equal(nr_locked, 0);
+	/* Each has a word of its own. */
+	for (i = 0; i < 2000; i += 3)
+		fixture_fire(&f, events[i]);
+	for (i = 0; i < 2000; i++)
+		assert_int_equal(omnikv_event_query(events[i]), i % 3 == 0);
+	for (i = 0; i < 2000; i++)
+		omnikv_event_destroy(events[i]);
+	fixture_close(&f);
+}
+
 static void a_refused_copy_fails_its_own_transfer_only(void **state)
 {
 	struct omnikv_device_info info = { .size = sizeof(info) };
@@ -442,6 +483,7 @@ int main(void)
 		cmocka_unit_test(copies_of_a_lost_device_keep_their_blocks_while_they_move),
 		cmocka_unit_test(a_registration_left_behind_is_nobodys),
 		cmocka_unit_test(only_what_a_context_does_not_survive_loses_it),
+		cmocka_unit_test(events_need_no_memory_of_the_driver_under_the_lock),
 		cmocka_unit_test(a_late_copy_never_fires_its_event_again),
 		cmocka_unit_test(an_event_destroyed_under_a_late_copy_hands_its_word_on_afterwards),
 		cmocka_unit_test(aborted_loads_and_stores_never_touch_the_next_owner),
