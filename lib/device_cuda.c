@@ -466,21 +466,24 @@ static int cuda_stream_launch(struct omnikv_stream *base, uint64_t duration_ns, 
 	return ret;
 }
 
-static int cuda_stream_wait(struct omnikv_stream *base, struct omnikv_event *event)
+/* Also for an event of another device: words are portable host memory, streams of every GPU see them. */
+static int cuda_peer_wait(struct omnikv_stream *base, struct omnikv_event *event)
 {
-	struct okv_cuda_word *word = ((struct okv_cuda_event *)event)->word;
+	const struct okv_cuda_word *word = ((struct okv_cuda_event *)event)->word;
 	struct omnikv_device *dev = base->dev;
-	int ret;
+	int ret = okv_cuda_enter(dev);
 
-	if (omnikv_event_query(event))
-		return 0;
-	ret = okv_cuda_enter(dev);
 	if (ret)
 		return ret;
 	ret = okv_cuda_check(dev, okv_cuda_of(dev)->drv.cuStreamWaitValue64(((struct cuda_stream *)base)->stream, word->ptr,
 									    word_fired(word), OKV_CU_STREAM_WAIT_VALUE_GEQ));
 	okv_cuda_leave(dev);
 	return ret;
+}
+
+static int cuda_stream_wait(struct omnikv_stream *stream, struct omnikv_event *event)
+{
+	return omnikv_event_query(event) ? 0 : cuda_peer_wait(stream, event);
 }
 
 static int cuda_stream_record(struct omnikv_stream *base, struct omnikv_event *event)
@@ -521,21 +524,6 @@ static int cuda_peer_copy(struct omnikv_stream *base, struct omnikv_device *to, 
 	ret = okv_cuda_check(dev, okv_cuda_of(dev)->drv.cuMemcpyPeerAsync((uintptr_t)dst, okv_cuda_of(to)->context, (uintptr_t)src,
 									  okv_cuda_of(dev)->context, bytes,
 									  ((struct cuda_stream *)base)->stream));
-	okv_cuda_leave(dev);
-	return ret;
-}
-
-/* Words are portable host memory: streams of every GPU see them. */
-static int cuda_peer_wait(struct omnikv_stream *base, struct omnikv_event *event)
-{
-	const struct okv_cuda_word *word = ((struct okv_cuda_event *)event)->word;
-	struct omnikv_device *dev = base->dev;
-	int ret = okv_cuda_enter(dev);
-
-	if (ret)
-		return ret;
-	ret = okv_cuda_check(dev, okv_cuda_of(dev)->drv.cuStreamWaitValue64(((struct cuda_stream *)base)->stream, word->ptr,
-									    word_fired(word), OKV_CU_STREAM_WAIT_VALUE_GEQ));
 	okv_cuda_leave(dev);
 	return ret;
 }
