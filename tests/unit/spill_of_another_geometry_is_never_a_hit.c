@@ -116,19 +116,31 @@ static void commit(struct omnikv_space *space, const struct omnikv_key *keys, ui
 	omnikv_seq_close(seq);
 }
 
+static void make_keys(struct omnikv_key *keys)
+{
+	for (uint32_t k = 0; k < NR; k++)
+		keys[k] = (struct omnikv_key){ .len = 8, .bytes = { k + 1, 7 } };
+}
+
+static void close_tiers(struct kv_world *world, struct omnikv_space *second, struct omnikv_spill *spill)
+{
+	omnikv_space_close(second);
+	kv_world_close(world);
+	okv_store_close(spill->store);
+}
+
 static void nobody_hits_what_another_geometry_has_stored(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < NR_OTHERS; i++) {
-		struct omnikv_key keys[NR] = { 0 };
+		struct omnikv_key keys[NR];
 		struct omnikv_space *second;
 		struct omnikv_spill spill;
 		struct kv_world world;
 		struct other other;
 		struct sim_disk sim;
 
-		for (uint32_t k = 0; k < NR; k++)
-			keys[k] = (struct omnikv_key){ .len = 8, .bytes = { k + 1, 7 } };
+		make_keys(keys);
 		sim_disk_init(&sim, DISK);
 		open_tiers(&world, &sim, &spill);
 		make_other(&other, i, &world);
@@ -146,18 +158,14 @@ static void nobody_hits_what_another_geometry_has_stored(void **state)
 		assert_true(omnikv_manager_flush(world.manager) > 0);
 		assert_int_equal(hits(second, keys), NR * other.ns.block_tokens);
 		assert_int_equal(hits(world.space, keys), NR * T);
-		omnikv_space_close(second);
-		kv_world_close(&world);
-		okv_store_close(spill.store);
+		close_tiers(&world, second, &spill);
 
 		/* After a restart. */
 		open_tiers(&world, &sim, &spill);
 		assert_int_equal(omnikv_space_open(world.manager, &other.ns, &other.plan, &second, NULL), 0);
 		assert_int_equal(hits(second, keys), NR * other.ns.block_tokens);
 		assert_int_equal(hits(world.space, keys), NR * T);
-		omnikv_space_close(second);
-		kv_world_close(&world);
-		okv_store_close(spill.store);
+		close_tiers(&world, second, &spill);
 		sim_disk_fini(&sim);
 	}
 }
@@ -167,32 +175,27 @@ static void store_of_another_geometry_is_kept_for_its_owner(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < NR_OTHERS; i++) {
-		struct omnikv_key keys[NR] = { 0 };
+		struct omnikv_key keys[NR];
 		struct omnikv_space *second;
 		struct omnikv_spill spill;
 		struct kv_world world;
 		struct other other;
 		struct sim_disk sim;
 
-		for (uint32_t k = 0; k < NR; k++)
-			keys[k] = (struct omnikv_key){ .len = 8, .bytes = { k + 1, 7 } };
+		make_keys(keys);
 		sim_disk_init(&sim, DISK);
 		open_tiers(&world, &sim, &spill);
 		make_other(&other, i, &world);
 		assert_int_equal(omnikv_space_open(world.manager, &other.ns, &other.plan, &second, NULL), 0);
 		commit(second, keys, other.ns.block_tokens);
 		assert_int_equal(omnikv_manager_flush(world.manager), NR);
-		omnikv_space_close(second);
-		kv_world_close(&world);
-		okv_store_close(spill.store);
+		close_tiers(&world, second, &spill);
 
 		open_tiers(&world, &sim, &spill);
 		assert_int_equal(hits(world.space, keys), 0);
 		assert_int_equal(omnikv_space_open(world.manager, &other.ns, &other.plan, &second, NULL), 0);
 		assert_int_equal(hits(second, keys), NR * other.ns.block_tokens);
-		omnikv_space_close(second);
-		kv_world_close(&world);
-		okv_store_close(spill.store);
+		close_tiers(&world, second, &spill);
 		sim_disk_fini(&sim);
 	}
 }
