@@ -346,14 +346,10 @@ static bool file_is_idle(struct okv_disk *disk)
 	return !file->nr_stuck;
 }
 
-/* Beyond this a write is a signal that ends the process (SIGXFSZ) before it is an error. */
-static uint64_t longest_file(const struct okv_disk_file *file)
+/* Beyond its limit a write is a signal that ends the process (SIGXFSZ) before it is an error. */
+static bool may_end_at(const struct okv_disk_file *file, uint64_t end)
 {
-	struct rlimit limit;
-
-	if (file->info.is_device || getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY)
-		return UINT64_MAX;
-	return limit.rlim_cur;
+	return file->info.is_device || okv_fd_may_have(end, NULL);
 }
 
 /* Does one of them write where it may not? Then none of them is begun. */
@@ -364,7 +360,7 @@ static bool is_too_far(const struct okv_disk_file *file, struct okv_disk_io *ios
 	for (uint32_t i = 0; i < nr; i++)
 		if (ios[i].is_write && ios[i].off + ios[i].bytes > end)
 			end = ios[i].off + ios[i].bytes;
-	if (!end || end <= longest_file(file))
+	if (!end || may_end_at(file, end))
 		return false;
 	for (uint32_t i = 0; i < nr; i++)
 		ios[i].res = -EFBIG;
@@ -411,7 +407,7 @@ static int file_reserve(struct okv_disk *disk, uint64_t off, uint64_t bytes)
 		return ret;
 	if (file->info.is_device)
 		return 0;
-	if (off + bytes > longest_file(file))
+	if (!may_end_at(file, off + bytes))
 		return -EFBIG;
 	for (uint32_t i = 0; i < TRIES_MAX; i++) {
 		if (!fallocate(file->fd, 0, off, bytes))
