@@ -169,7 +169,7 @@ static void in_a_spill_store(void **state)
 }
 
 /* More than memory holds is cached, so that the store is at work; the daemon is told to end. */
-static void stop_with_a_store(const struct daemon_case *daemon, const char *store)
+static void stop_with_a_store(struct daemon_case *daemon, const char *store)
 {
 	struct omnikv_spill_config config = { .size = sizeof(config), .flags = OMNIKV_SPILL_F_READ_ONLY };
 	struct omnikv_spill_stats stats = { .size = sizeof(stats) };
@@ -186,7 +186,7 @@ static void stop_with_a_store(const struct daemon_case *daemon, const char *stor
 		kv_story_free(&story);
 	}
 	kv_world_detach(&world);
-	assert_int_equal(daemon_stop((struct daemon_case *)daemon, NULL), 0);
+	assert_int_equal(daemon_stop(daemon, NULL), 0);
 	/* Nobody's, and whole: not what a kill leaves. */
 	if (omnikv_spill_open(store, &config, &spill, &err))
 		fail_msg("%s", err.text);
