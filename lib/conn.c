@@ -242,7 +242,8 @@ static int take_reply(struct okv_conn *conn, size_t len, uint64_t id, struct okv
 	if (header.status >= 0 && header.type < OKV_WIRE_MANAGER &&
 	    okv_wire_reply_check(header.type, payload, header.length))
 		return REPLY_IS_NONE;
-	if (header.id != id) {
+	/* No request has the id 0: it is this end that is refused. */
+	if (header.id != id && (header.id || header.type != OKV_WIRE_HELLO || header.status >= 0)) {
 		if (header.status >= 0 && conn->hooks.late)
 			conn->hooks.late(conn, conn->hooks.opaque, header.type, payload, header.length);
 		return REPLY_IS_LATE;
@@ -299,7 +300,8 @@ static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 			went_silent_locked(conn);
 		return ret;
 	}
-	if (ret)
+	/* A daemon that is gone may have said why. */
+	if (ret && ret != -EPIPE)
 		goto err_drop;
 	do {
 		len = receive_frame(conn, call->fds_out, deadline_ns);
@@ -345,11 +347,17 @@ static int hello_locked(struct okv_conn *conn, struct omnikv_error *err)
 	return 0;
 }
 
-int okv_conn_say_silent(const char *path, uint32_t timeout_ms, struct omnikv_error *err)
+int okv_conn_say_why(const char *path, int ret, uint32_t timeout_ms, struct omnikv_error *err)
 {
-	return okv_error_set(err, -ETIME,
-			     "the daemon at %.108s does not answer within %g s; is it stopped, or still starting? Try again, or restart it",
-			     path ? path : OKV_CONN_SOCKET, (timeout_ms ? timeout_ms : OKV_CONN_TIMEOUT_MS) / 1e3);
+	if (!path)
+		path = OKV_CONN_SOCKET;
+	if (ret == -ETIME)
+		return okv_error_set(err, ret, "the daemon at %.108s does not answer within %g s; is it stopped, or still starting? Try "
+				     "again, or restart it", path, (timeout_ms ? timeout_ms : OKV_CONN_TIMEOUT_MS) / 1e3);
+	if (ret == -EPIPE || ret == -ENOTCONN)
+		return okv_error_set(err, ret, "the daemon at %.108s ended while it was asked; see its log for why, start it again, and try "
+				     "again", path);
+	return okv_error_set(err, ret, "the daemon at %.108s: %s", path, strerror(-ret));
 }
 
 static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
@@ -376,11 +384,8 @@ static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 	}
 	ret = hello_locked(conn, err);
 	if (ret) {
-		if (ret == -EPIPE || ret == -ENOTCONN)
-			okv_error_set(err, ret, "the daemon at %.108s closed the connection; it serves its own user and group",
-				      path);
-		else if (ret == -ETIME)
-			okv_conn_say_silent(path, conn->hooks.open_ms, err);
+		if (ret == -EPIPE || ret == -ENOTCONN || ret == -ETIME)
+			okv_conn_say_why(path, ret, conn->hooks.open_ms, err);
 		goto err_drop;
 	}
 	atomic_fetch_add(&conn->epoch, 1);

@@ -67,13 +67,16 @@ struct okv_conn_hooks {
  * @path:  of the socket; NULL: OKV_CONN_SOCKET
  * @hooks: may be NULL; copied
  *
- * Return: 0, -ENOENT or -ECONNREFUSED (nobody listens there), -EACCES (the socket's mode), -EPIPE (the daemon closed it: it
- * does not serve this user), -EPROTONOSUPPORT, -ETIME, -ENOMEM; @err says which and why.
+ * Return: 0, -ENOENT or -ECONNREFUSED (nobody listens there), -EACCES (the socket's mode), -EPERM (the daemon does not
+ * serve this user), -EPIPE (it ended meanwhile), -EPROTONOSUPPORT, -ETIME, -ENOMEM; @err says which and why.
  */
 int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct okv_conn **conn,
 		  struct omnikv_error *err);
-/** Say in @err that the daemon at @path (NULL: OKV_CONN_SOCKET) is silent for so long (0: OKV_CONN_TIMEOUT_MS). Returns -ETIME. */
-int okv_conn_say_silent(const char *path, uint32_t timeout_ms, struct omnikv_error *err);
+/**
+ * Say in @err why a request to the daemon at @path (NULL: OKV_CONN_SOCKET) failed with @ret: it is silent for so long
+ * (0: OKV_CONN_TIMEOUT_MS), it ended, or what the errno says. Returns @ret.
+ */
+int okv_conn_say_why(const char *path, int ret, uint32_t timeout_ms, struct omnikv_error *err);
 /** NULL is nothing. */
 void okv_conn_close(struct okv_conn *conn);
 

@@ -15,6 +15,7 @@
  *	                                 <----   its reply: same type and id, status, results
  *
  * A reply that failed has a negative errno as its status, and one line of text or nothing as its payload.
+ * Where the daemon refuses the peer, it says so in such a reply of HELLO with the id 0, and closes.
  */
 #ifndef OKV_WIRE_H
 #define OKV_WIRE_H

@@ -1161,19 +1161,11 @@ static int attach_begin(const char *socket, const struct omnikv_attach_config *c
 	at->reserve_bytes = config->reserve_bytes ? config->reserve_bytes : RESERVE_BYTES;
 	spec.timeout_ms = at->deadline_ms;
 	ret = okv_provider_daemon.open(&spec, &pool, &at->pool, err);
-	if (ret == -ETIME && err && !err->text[0])
-		return okv_conn_say_silent(socket, 0, err);
-	if (ret && err && !err->text[0])
-		okv_error_set(err, ret, "the daemon at %.108s: %s", socket ? socket : OKV_CONN_SOCKET, strerror(-ret));
 	if (ret)
-		return ret;
+		return err && !err->text[0] ? okv_conn_say_why(socket, ret, 0, err) : ret;
 	ret = omnikv_client_open(at->pool, 0, &at->auth.client);
 	if (ret) {
-		if (ret == -ETIME)
-			okv_conn_say_silent(socket, 0, err);
-		else
-			okv_error_set(err, ret, "the daemon at %.108s takes no client: %s",
-				      socket ? socket : OKV_CONN_SOCKET, strerror(-ret));
+		okv_conn_say_why(socket, ret, 0, err);
 		goto err_pool;
 	}
 	at->conn = okv_daemon_client_conn(at->auth.client);
@@ -1189,7 +1181,7 @@ static int attach_begin(const char *socket, const struct omnikv_attach_config *c
 	}
 	ret = omnikv_pool_info(at->pool, &info);
 	if (ret) {
-		okv_error_set(err, ret, "the daemon's pool: %s", strerror(-ret));
+		okv_conn_say_why(socket, ret, 0, err);
 		goto err_conn;
 	}
 	at->pool_bytes = info.nr_granules * info.granule_bytes;

@@ -207,12 +207,10 @@ int okv_cmd_status(int argc, char **argv)
 	if (!ret) {
 		ret = show(conn, object);
 		okv_conn_close(conn);
-		if (ret == -ETIME)
-			okv_conn_say_silent(args.socket, 0, &err);
-		else if (ret)
-			okv_error_set(&err, ret, "the daemon at %.108s: %s", args.socket ? args.socket : OKV_CONN_SOCKET, strerror(-ret));
-		if (ret)
+		if (ret) {
+			okv_conn_say_why(args.socket, ret, 0, &err);
 			return okv_fail("%s", err.text);
+		}
 	} else if (module) {
 		if (object)
 			okv_fail("no kernel module (/dev/omnikv), and no daemon at " OKV_CONN_SOCKET);

@@ -31,7 +31,7 @@
 /* ---- who may enter ---------------------------------------------------------------------- */
 
 /* Root, the daemon's own user, members of its group; the kernel says who the peer is. */
-static bool may_enter(void *opaque, int fd, const struct ucred *cred)
+static bool may_enter(void *opaque, int fd, const struct ucred *cred, struct omnikv_error *why)
 {
 	const struct okv_daemon *daemon = opaque;
 	gid_t groups[GROUPS_MAX];
@@ -40,15 +40,20 @@ static bool may_enter(void *opaque, int fd, const struct ucred *cred)
 
 	if (!cred->uid || cred->uid == geteuid())
 		return true;
-	if (!daemon->has_gid)
-		return false;
-	if (cred->gid == daemon->gid)
-		return true;
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len))
-		return false;
-	for (i = 0; i < len / sizeof(groups[0]); i++)
-		if (groups[i] == daemon->gid)
+	if (daemon->has_gid) {
+		if (cred->gid == daemon->gid)
 			return true;
+		if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len))
+			len = 0;
+		for (i = 0; i < len / sizeof(groups[0]); i++)
+			if (groups[i] == daemon->gid)
+				return true;
+		okv_error_set(why, 0, "the daemon at %.108s refuses user %u: it serves root, user %u and the group %.32s; join the group",
+			      daemon->config.socket, cred->uid, geteuid(), daemon->config.group);
+	} else {
+		okv_error_set(why, 0, "the daemon at %.108s refuses user %u: it serves root and user %u; give omnikvd a group to serve (--group)",
+			      daemon->config.socket, cred->uid, geteuid());
+	}
 	return false;
 }
 

@@ -602,8 +602,26 @@ static void peer_ready(struct okv_peer *peer, uint32_t events)
 			break;
 }
 
+/* The last word to a peer that may not stay. What it has sent is taken first: unread, it would overtake the answer. */
+static void refuse(int fd, const struct omnikv_error *why)
+{
+	const struct okv_wire_header header = {
+		.magic = OKV_WIRE_MAGIC, .version = OKV_WIRE_VERSION, .type = OKV_WIRE_HELLO, .flags = OKV_WIRE_F_REPLY,
+		.length = (uint32_t)strlen(why->text), .status = -EPERM,
+	};
+	struct iovec iov[2] = { { (void *)(uintptr_t)&header, sizeof(header) }, { (void *)(uintptr_t)why->text, header.length } };
+	const struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
+
+	shutdown(fd, SHUT_RD);
+	while (recv(fd, NULL, 0, MSG_DONTWAIT | MSG_TRUNC) > 0)
+		;
+	sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+	close(fd);
+}
+
 static void accept_ready(struct okv_server *server, int listen_fd)
 {
+	struct omnikv_error why = { "" };
 	struct okv_peer *peer;
 	struct ucred cred;
 	socklen_t len;
@@ -626,9 +644,9 @@ static void accept_ready(struct okv_server *server, int listen_fd)
 		}
 		len = sizeof(cred);
 		if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) ||
-		    (server->config.may_enter && !server->config.may_enter(server->config.opaque, fd, &cred))) {
+		    (server->config.may_enter && !server->config.may_enter(server->config.opaque, fd, &cred, &why))) {
 			okv_server_log(server, LOG_WARNING, "refused process %d of user %u", cred.pid, cred.uid);
-			close(fd);
+			refuse(fd, &why);
 			continue;
 		}
 		peer = peer_new(server, fd);

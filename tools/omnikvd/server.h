@@ -141,13 +141,13 @@ struct okv_peer {
 /**
  * struct okv_server_config
  * @peers_max: connections at once; further ones wait in the socket's queue
- * @may_enter: may this peer stay? NULL: all; @err goes to the log
+ * @may_enter: may this peer stay? NULL: all; @why tells the peer
  * @log:       one line for the operator; may be NULL
  * @opaque:    handed to both, and for services
  */
 struct okv_server_config {
 	uint32_t	peers_max;
-	bool		(*may_enter)(void *opaque, int fd, const struct ucred *cred);
+	bool		(*may_enter)(void *opaque, int fd, const struct ucred *cred, struct omnikv_error *why);
 	void		(*log)(void *opaque, int priority, const char *line);
 	void		*opaque;
 };
