@@ -10,8 +10,10 @@ import glob
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 import cli
@@ -24,13 +26,13 @@ FEW = ("--pool", "128M", FAST)
 def daemon(*options):
     """A running omnikvd: its process and its socket."""
     with cli.temporary() as where:
-        socket = os.path.join(where, "sock")
-        with subprocess.Popen([os.path.join(cli.BUILD, "bin", "omnikvd"), "--socket", socket,
+        path = os.path.join(where, "sock")
+        with subprocess.Popen([os.path.join(cli.BUILD, "bin", "omnikvd"), "--socket", path,
                                *(options or ("--pool", "64M"))],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
-                await_that(lambda: cli.run("status", "--socket", socket).status == 0, "the daemon answers")
-                yield process, socket
+                await_that(lambda: cli.run("status", "--socket", path).status == 0, "the daemon answers")
+                yield process, path
             finally:
                 process.kill()
 
@@ -67,8 +69,8 @@ def conversations_by_four():
 def what_a_daemon_spills_is_hit_and_counted():
     args = ("--workload", "chat", FAST, "--clients", 2)
     with cli.temporary() as where, daemon("--pool", "8M", "--reserve", "1M", "--spill", os.path.join(where, "store"),
-                                          "--spill-size", "1G") as (_, socket):
-        runs = [cli.clean(cli.replay(*args, f"--daemon={socket}")) for _ in range(2)]
+                                          "--spill-size", "1G") as (_, path):
+        runs = [cli.clean(cli.replay(*args, f"--daemon={path}")) for _ in range(2)]
     for found in runs:
         cli.equal(found["daemon"]["blocks_lost"], 0, "blocks_lost")
         cli.equal(found["blocks_hit_dram"] + found["blocks_hit_nvme"], found["blocks_hit"], "sum of tiers")
@@ -99,11 +101,42 @@ def one_line(done, *words):
 
 
 def a_silent_daemon_is_named():
-    with daemon() as (process, socket):
+    with daemon() as (process, path):
         os.kill(process.pid, signal.SIGSTOP)
-        words = (f"the daemon at {socket} does not answer within 5 s; ",)
-        one_line(cli.replay("--workload", "chat", FAST, "--clients", "2", f"--daemon={socket}", timeout=20), *words)
-        one_line(cli.run("status", "--socket", socket, timeout=20), *words)
+        words = (f"the daemon at {path} does not answer within 5 s; ",)
+        one_line(cli.replay("--workload", "chat", FAST, "--clients", "2", f"--daemon={path}", timeout=20), *words)
+        one_line(cli.run("status", "--socket", path, timeout=20), *words)
+
+
+def another_granule_than_the_daemons_names_both_and_the_setting():
+    with daemon("--pool", "64M", "--granule", "64K") as (_, path):
+        cli.mistakes([(("replay", "--workload", "chat", f"--daemon={path}", *more),
+                       ("granules of 4096 bytes", f"the daemon at {path} has 65536", "set granule = 4096 in omnikvd's configuration"))
+                      for more in ((), ("--clients", "2"))])
+
+
+def a_daemon_that_dies_while_it_is_asked_is_not_said_to_refuse():
+    """It takes the first frame of each connection, and answers none."""
+    with cli.temporary() as where, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        path = os.path.join(where, "sock")
+        listener.bind(path)
+        listener.listen()
+
+        def die():
+            with contextlib.suppress(OSError):
+                while True:
+                    with listener.accept()[0] as peer:
+                        peer.recv(4096)
+
+        thread = threading.Thread(target=die)
+        thread.start()
+        try:
+            words = (f"the daemon at {path} ended while it was asked", "start it again")
+            one_line(cli.replay("--workload", "chat", f"--daemon={path}"), *words)
+            one_line(cli.run("status", "--socket", path), *words)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 @contextlib.contextmanager
@@ -130,12 +163,12 @@ def are_at_work(status):
 
 def a_daemon_that_ends_or_falls_silent_is_named():
     for sent, words in ((signal.SIGKILL, "ended, and no other came within 10 s"), (signal.SIGSTOP, "does not answer within 5 s")):
-        with daemon() as (process, socket), begin(f"--daemon={socket}") as replay:
-            await_that(lambda s=socket: are_at_work(cli.run("status", "--json", "--socket", s).json["daemon"]), "they work")
+        with daemon() as (process, path), begin(f"--daemon={path}") as replay:
+            await_that(lambda s=path: are_at_work(cli.run("status", "--json", "--socket", s).json["daemon"]), "they work")
             time.sleep(0.3)
             os.kill(process.pid, sent)
             out, err = replay.communicate(timeout=40)
-            one_line(cli.Done(replay.args, replay.returncode, out.decode(), err.decode()), f"the daemon at {socket} {words}")
+            one_line(cli.Done(replay.args, replay.returncode, out.decode(), err.decode()), f"the daemon at {path} {words}")
 
 
 def left_by(pid):
@@ -182,5 +215,6 @@ def what_a_killed_replay_left_goes_with_the_next():
 
 if __name__ == "__main__":
     cli.main([sums_are_those_of_one_process, conversations_by_four, what_a_daemon_spills_is_hit_and_counted,
-              options_are_checked, a_silent_daemon_is_named, a_daemon_that_ends_or_falls_silent_is_named,
+              options_are_checked, another_granule_than_the_daemons_names_both_and_the_setting,
+              a_daemon_that_dies_while_it_is_asked_is_not_said_to_refuse, a_silent_daemon_is_named, a_daemon_that_ends_or_falls_silent_is_named,
               an_ended_replay_leaves_nothing, what_a_killed_replay_left_goes_with_the_next])

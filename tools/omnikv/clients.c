@@ -359,17 +359,22 @@ static void add(struct okv_replay_result *sum, const struct okv_replay_result *o
 }
 
 /* What the daemon itself has counted, and what its pool holds. */
-static void ask_daemon(const struct clients *cl, struct omnikv_manager_stats *stats, struct omnikv_pool_info *pool)
+static int ask_daemon(const struct clients *cl, struct omnikv_manager_stats *stats, struct omnikv_pool_info *pool,
+		      struct omnikv_error *err)
 {
 	struct omnikv_manager *manager;
+	int ret;
 
 	*stats = (struct omnikv_manager_stats){ .size = sizeof(*stats) };
 	*pool = (struct omnikv_pool_info){ .size = sizeof(*pool) };
-	if (omnikv_manager_attach(cl->socket, NULL, &manager, NULL))
-		return;
-	omnikv_manager_shared_stats(manager, stats);
-	omnikv_pool_info(omnikv_client_pool(omnikv_manager_client(manager)), pool);
+	ret = omnikv_manager_attach(cl->socket, NULL, &manager, err);
+	if (ret)
+		return ret;
+	ret = omnikv_manager_shared_stats(manager, stats);
+	if (!ret)
+		ret = omnikv_pool_info(omnikv_client_pool(omnikv_manager_client(manager)), pool);
 	omnikv_manager_destroy(manager);
+	return ret ? okv_conn_say_why(cl->socket, ret, 0, err) : 0;
 }
 
 /* A daemon that was started anew meanwhile counts from 0. */
@@ -410,7 +415,7 @@ static void add_up(struct clients *cl, struct okv_replay_result *result)
 		result->lookup_p99_ns = ns[(nr - 1) * 99 / 100];
 	}
 	if (!cl->err->text[0])
-		ask_daemon(cl, &cl->result->daemon, &cl->result->pool);
+		ask_daemon(cl, &cl->result->daemon, &cl->result->pool, NULL);
 	add_tiers(cl, result);
 	result->manager.blocks_evicted = cl->result->daemon.blocks_evicted;
 	result->manager.peak_used_bytes = cl->result->daemon.peak_used_bytes;
@@ -421,13 +426,16 @@ static void add_up(struct clients *cl, struct okv_replay_result *result)
 /* A daemon of somebody else: one line that names it is better than each client's. */
 static int find_daemon(struct clients *cl)
 {
-	struct okv_conn *conn;
+	const struct omnikv_plan *plan = cl->config->replay.plan;
+	struct omnikv_pool_info pool;
 	int ret;
 
 	snprintf(cl->socket, sizeof(cl->socket), "%s", cl->config->socket);
-	ret = okv_conn_open(cl->config->socket, NULL, &conn, cl->err);
-	if (!ret)
-		okv_conn_close(conn);
+	ret = ask_daemon(cl, &cl->before, &pool, cl->err);
+	if (!ret && pool.granule_bytes != plan->granule_bytes)
+		ret = okv_error_set(cl->err, -EINVAL, "model %.40s wants granules of %u bytes, the daemon at %.60s has %u: set granule = %u in "
+				    "omnikvd's configuration and restart it, or play another --model or --scale", plan->layout.name,
+				    plan->granule_bytes, cl->socket, pool.granule_bytes, plan->granule_bytes);
 	return ret;
 }
 
@@ -436,7 +444,7 @@ int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_r
 {
 	struct clients cl = { .config = config, .result = clients, .err = err };
 	uint64_t begin_ns = okv_now_ns();
-	int ret = 0;
+	int ret;
 
 	memset(result, 0, sizeof(*result));
 	memset(clients, 0, sizeof(*clients));
@@ -445,15 +453,7 @@ int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_r
 	if (!cl.turns)
 		return -ENOMEM;
 	catch_signals(cl.saved);
-	if (config->socket) {
-		struct omnikv_pool_info pool;
-
-		ret = find_daemon(&cl);
-		if (!ret)
-			ask_daemon(&cl, &cl.before, &pool);
-	} else {
-		ret = make_daemon(&cl);
-	}
+	ret = config->socket ? find_daemon(&cl) : make_daemon(&cl);
 	if (!ret) {
 		ret = play(&cl);
 		if (!ended_by)
