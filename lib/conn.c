@@ -248,15 +248,14 @@ static int take_reply(struct okv_conn *conn, size_t len, uint64_t id, struct okv
 			conn->hooks.late(conn, conn->hooks.opaque, header.type, payload, header.length);
 		return REPLY_IS_LATE;
 	}
-	if (header.type != call->type)
+	if (header.type != call->type || header.status > call->status_max)
 		return REPLY_IS_NONE;
 	if (header.status < 0) {
 		if (header.length && call->err)
 			okv_error_set(call->err, 0, "%.*s", (int)header.length, payload);
 		conn->is_declined = header.status == -ENOTCONN;
-		/* These would say that the connection failed; and there are no errors beyond 4095. */
-		return header.status == -EPIPE || header.status == -ENOTCONN || header.status < -4095 ? -EIO :
-		       header.status;
+		/* These would say that the connection failed. */
+		return header.status == -EPIPE || header.status == -ENOTCONN ? -EIO : header.status;
 	}
 	if (header.length > call->reply_max)
 		return REPLY_IS_NONE;

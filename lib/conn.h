@@ -25,6 +25,7 @@ struct okv_conn;
  * @timeout_ms:  of all of it: waiting for other threads' requests, connecting, sending, the reply; 0: the connection's
  * @req, @items: payload, in two parts that follow each other; either may be NULL with 0 bytes
  * @fds_in:      descriptors that go along; they stay the caller's
+ * @status_max:  largest status that the reply may have: 0, but for the few whose status is a number
  * @reply:       [@reply_max] payload of a reply that succeeded
  * @reply_bytes: out: how much came
  * @fds_out:     out: descriptors that came along, the caller's from then on; -1 where none
@@ -39,6 +40,7 @@ struct okv_call {
 	size_t			items_bytes;
 	const int		*fds_in;
 	uint32_t		nr_fds_in;
+	int32_t			status_max;
 	void			*reply;
 	size_t			reply_max;
 	size_t			reply_bytes;
@@ -86,7 +88,7 @@ void okv_conn_close(struct okv_conn *conn);
  * Where the daemon was started anew since, the call connects again, and sends again what was not sent or changes nothing.
  * What a daemon that ends answers with -ENOTCONN it has not begun: it is sent again, once, for the next one to read.
  *
- * Return: the reply's status (0 or more), or the daemon's negative errno, or
+ * Return: the reply's status (0 to @call->status_max), or the daemon's negative errno, or
  *   -ENOTCONN    there is no daemon now; nothing was sent
  *   -EPIPE       the connection broke meanwhile: whether the request was done is not known
  *   -ETIME       no reply within the deadline, or none to the request before it and nothing since: likewise

@@ -460,7 +460,7 @@ static int request_list(struct daemon_client *client, uint32_t type, const struc
 
 	if (ret == -EPIPE || ret == -ETIME)
 		client->is_doubtful = true;
-	return ret > 0 ? -EPROTO : ret;
+	return ret;
 }
 
 static int request_page(struct daemon_client *client, uint32_t states, uint64_t *from, uint32_t max,

@@ -40,7 +40,7 @@ int okv_wire_header_check(const void *frame, size_t len, uint32_t version, bool 
 	memcpy(&header, frame, sizeof(header));
 	if (header.magic != OKV_WIRE_MAGIC || header.length != len - sizeof(header) || header.reserved ||
 	    (header.flags & ~OKV_WIRE_F_ALL) || !(header.flags & OKV_WIRE_F_REPLY) != !is_reply ||
-	    (!is_reply && header.status) || !header.type || header.type >= OKV_WIRE_NR)
+	    (!is_reply && header.status) || header.status < -OKV_WIRE_ERRNO_MAX || !header.type || header.type >= OKV_WIRE_NR)
 		return -EPROTO;
 	/* HELLO is how the version is found. */
 	if (header.type == OKV_WIRE_HELLO) {

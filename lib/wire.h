@@ -34,6 +34,8 @@
 #define OKV_WIRE_FRAME_MAX	65536u
 #define OKV_WIRE_PAYLOAD_MAX	(OKV_WIRE_FRAME_MAX - (uint32_t)sizeof(struct okv_wire_header))
 #define OKV_WIRE_FDS_MAX	4u
+/** A status below 0 is an errno up to this one. */
+#define OKV_WIRE_ERRNO_MAX	4095
 /** Extents of one list. */
 #define OKV_WIRE_EXTENTS_MAX	4032u
 
@@ -254,7 +256,7 @@ struct okv_wire_clients {
  * @header:   the header, on success
  *
  * Return: 0, -EPROTO (no frame, of another length than it says, an unknown flag, a reserved word that is
- * not zero), -EPROTONOSUPPORT (of another version).
+ * not zero, a status that none of these can have), -EPROTONOSUPPORT (of another version).
  */
 int okv_wire_header_check(const void *frame, size_t len, uint32_t version, bool is_reply,
 			  struct okv_wire_header *header);

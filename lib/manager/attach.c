@@ -736,7 +736,7 @@ static int attached_make_room(struct okv_authority *auth, uint64_t nr_granules)
 static int attached_can_room(struct okv_authority *auth, uint64_t nr_granules)
 {
 	struct okv_wire_admit admit = { .nr_granules = nr_granules };
-	struct okv_call frame = { .type = OKV_WIRE_ADMIT, .req = &admit, .req_bytes = sizeof(admit) };
+	struct okv_call frame = { .type = OKV_WIRE_ADMIT, .req = &admit, .req_bytes = sizeof(admit), .status_max = 1 };
 	int ret = call(attached_of(auth), 0, &frame);
 
 	return ret < 0 ? 0 : ret != 0;
@@ -744,7 +744,7 @@ static int attached_can_room(struct okv_authority *auth, uint64_t nr_granules)
 
 static int64_t attached_reset(struct okv_authority *auth)
 {
-	struct okv_call frame = { .type = OKV_WIRE_RESET };
+	struct okv_call frame = { .type = OKV_WIRE_RESET, .status_max = INT32_MAX };
 
 	return call(attached_of(auth), 0, &frame);
 }
@@ -800,6 +800,7 @@ static int64_t attached_prefetch(struct okv_authority *auth, void *opaque, const
 		prefetch = (struct okv_wire_prefetch){ .nr_keys = nr, .first = from };
 		frame.items = keys + from - (from != 0);
 		frame.items_bytes = (nr + (from != 0)) * sizeof(*keys);
+		frame.status_max = from + nr < INT32_MAX ? (int32_t)(from + nr) : INT32_MAX;
 		ret = call_about(attached_of(auth), opaque, &prefetch.space, &frame);
 		from += nr;
 	} while (ret == (int64_t)from && from < nr_keys);
@@ -960,7 +961,9 @@ static int attached_retain(struct okv_authority *auth, void *opaque, const struc
 			   const struct omnikv_retention *how)
 {
 	struct okv_wire_retain retain = retain_frame(how, key, position);
-	struct okv_call frame = { .type = OKV_WIRE_RETAIN, .req = &retain, .req_bytes = sizeof(retain) };
+	struct okv_call frame = {
+		.type = OKV_WIRE_RETAIN, .req = &retain, .req_bytes = sizeof(retain), .status_max = !key,
+	};
 	struct attached *at = attached_of(auth);
 	struct remote *remote = opaque;
 	struct kept *kept = NULL;
@@ -1055,7 +1058,7 @@ static int attached_wait(struct okv_authority *auth, void *opaque, const struct 
 {
 	struct okv_wire_wait wait = { .key = *key, .timeout_ms = timeout_ms };
 	struct okv_call frame = {
-		.type = OKV_WIRE_WAIT, .req = &wait, .req_bytes = sizeof(wait),
+		.type = OKV_WIRE_WAIT, .req = &wait, .req_bytes = sizeof(wait), .status_max = 1,
 	};
 	struct attached *at = attached_of(auth);
 	const struct okv_conn_hooks hooks = { .open_ms = at->deadline_ms };

@@ -243,6 +243,7 @@ int okv_frame_reply_check(uint32_t type, uint32_t nr_groups, const void *payload
 {
 	const struct okv_wire_space_opened *opened = payload;
 	const struct okv_wire_published *published = payload;
+	const struct okv_wire_epoch *epoch = payload;
 
 	switch (type) {
 	case OKV_WIRE_SPACE_OPEN:
@@ -251,7 +252,8 @@ int okv_frame_reply_check(uint32_t type, uint32_t nr_groups, const void *payload
 	case OKV_WIRE_FIND:
 		return check_found(nr_groups, payload, len);
 	case OKV_WIRE_PUBLISH:
-		if (len != sizeof(*published) || published->nr > OKV_AUTHORITY_BLOCKS || published->status > 0)
+		if (len != sizeof(*published) || published->nr > OKV_AUTHORITY_BLOCKS || published->status > 0 ||
+		    published->status < -OKV_WIRE_ERRNO_MAX)
 			return -EPROTO;
 		for (uint32_t i = 0; i < published->nr; i++)
 			if (published->published[i] > OKV_PUBLISHED_ADRIFT)
@@ -262,7 +264,7 @@ int okv_frame_reply_check(uint32_t type, uint32_t nr_groups, const void *payload
 	case OKV_WIRE_TAKE:
 		return check_taken(payload, len);
 	case OKV_WIRE_EPOCH:
-		return len == sizeof(struct okv_wire_epoch) ? 0 : -EPROTO;
+		return len == sizeof(*epoch) && epoch->epoch <= INT64_MAX ? 0 : -EPROTO;
 	case OKV_WIRE_STATS:
 		return len >= sizeof(size_t) ? 0 : -EPROTO;
 	default:

@@ -20,18 +20,19 @@
 #include <cmocka.h>
 
 #include "conn.h"
+#include "manager/frames.h"
 
 enum answer {
 	GOOD,		/* an INFO */
 	REFUSED,	/* -ENOSPC and a line of text */
 	BROKEN_PIPE,	/* a status that would say that the connection failed */
-	HUGE_ERROR,	/* a status that is no errno */
 	MAGIC, VERSION, TYPE, LENGTH, NO_REPLY_FLAG,
 	SHORT,		/* a payload that no INFO has */
 	SILENT,
 	LATE_FIRST,	/* the reply to the request before, then this one's */
 	WITH_FDS,	/* descriptors that nobody asked for */
 	CLOSE,
+	SCRIPTED,	/* the daemon's @status, with as much payload as its @payload_bytes */
 	OLD_HELLO,	/* of HELLO: a version that is none of ours */
 };
 
@@ -42,6 +43,9 @@ struct daemon {
 	const enum answer	*script;
 	int			nr;
 	int			nr_accepted;
+	int32_t			status;
+	unsigned char		payload[2048];
+	uint32_t		payload_bytes;
 };
 
 static void send_frame(int fd, const struct okv_wire_header *header, const void *payload, size_t len, bool with_fds)
@@ -68,7 +72,7 @@ static void send_frame(int fd, const struct okv_wire_header *header, const void 
 }
 
 /* false: the connection is to be closed. */
-static bool answer(int fd, const struct okv_wire_header *ask, enum answer how)
+static bool answer(const struct daemon *daemon, int fd, const struct okv_wire_header *ask, enum answer how)
 {
 	struct okv_wire_header header = *ask;
 	struct okv_wire_info info = { .nr_granules = ask->id };
@@ -83,7 +87,6 @@ static bool answer(int fd, const struct okv_wire_header *ask, enum answer how)
 		header.length = 16;
 		break;
 	case BROKEN_PIPE:	header.status = -EPIPE; header.length = 0; break;
-	case HUGE_ERROR:	header.status = -100000; header.length = 0; break;
 	case MAGIC:		header.magic++; break;
 	case VERSION:		header.version++; break;
 	case TYPE:		header.type = OKV_WIRE_ROOM; header.length = 0; break;
@@ -97,6 +100,11 @@ static bool answer(int fd, const struct okv_wire_header *ask, enum answer how)
 		header.id++;
 		break;
 	case CLOSE:		return false;
+	case SCRIPTED:
+		header.status = daemon->status;
+		payload = daemon->payload;
+		header.length = daemon->payload_bytes;
+		break;
 	default:		break;
 	}
 	send_frame(fd, &header, payload, header.length, how == WITH_FDS);
@@ -131,7 +139,7 @@ static void *play(void *arg)
 				send_frame(fd, &header, &hello, sizeof(hello), false);
 				continue;
 			}
-			is_open = at < daemon->nr && answer(fd, &header, daemon->script[at]);
+			is_open = at < daemon->nr && answer(daemon, fd, &header, daemon->script[at]);
 			at++;
 		}
 		close(fd);
@@ -216,23 +224,128 @@ static void wrong_replies_close_the_connection_and_the_next_call_makes_it_anew(v
 
 static void a_refusal_is_an_answer(void **state)
 {
-	const enum answer script[] = { REFUSED, BROKEN_PIPE, HUGE_ERROR, GOOD };
+	const enum answer script[] = { REFUSED, BROKEN_PIPE, GOOD };
 	struct omnikv_error err = { "" };
 	struct daemon daemon;
 	struct okv_conn *conn;
 
 	(void)state;
-	start(&daemon, script, 4);
+	start(&daemon, script, 3);
 	assert_int_equal(okv_conn_open(daemon.path, NULL, &conn, &err), 0);
 	assert_int_equal(ask(conn, OKV_WIRE_INFO, &err, NULL), -ENOSPC);
 	assert_string_equal(err.text, "the pool is full");
 	/* The connection is as good as before, whatever the status says. */
 	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -EIO);
-	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -EIO);
 	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), 0);
 	assert_int_equal(okv_conn_epoch(conn), 1);
 	okv_conn_close(conn);
 	stop(&daemon);
+}
+
+/* All that are answered, each with a payload that it may have, and the largest status where that is a number. */
+static const struct {
+	uint32_t	type, payload_bytes;
+	int32_t		max;
+} requests[] = {
+	{ OKV_WIRE_ATTACH, sizeof(struct okv_wire_attached), 0 },
+	{ OKV_WIRE_REATTACH, sizeof(struct okv_wire_attached), 0 },
+	{ OKV_WIRE_INFO, sizeof(struct okv_wire_info), 0 },
+	{ OKV_WIRE_ALLOC, sizeof(struct okv_wire_extents), 0 },
+	{ OKV_WIRE_FREE, 0, 0 },
+	{ OKV_WIRE_SEAL, 0, 0 },
+	{ OKV_WIRE_QUERY, sizeof(struct okv_wire_queried), 0 },
+	{ OKV_WIRE_LIST, sizeof(struct okv_wire_extents), 0 },
+	{ OKV_WIRE_STATUS, sizeof(struct okv_wire_clients), 0 },
+	{ OKV_WIRE_ROOM, 0, 0 },
+	{ OKV_WIRE_END, 0, 0 },
+	{ OKV_WIRE_SPACE_OPEN, sizeof(struct okv_wire_space_opened), 0 },
+	{ OKV_WIRE_FIND, sizeof(struct okv_wire_found), 0 },
+	{ OKV_WIRE_PUBLISH, sizeof(struct okv_wire_published), 0 },
+	{ OKV_WIRE_STATE, 0, 0 },
+	{ OKV_WIRE_ADMIT, 0, 1 },
+	{ OKV_WIRE_RESET, 0, 1000 },
+	{ OKV_WIRE_EPOCH, sizeof(struct okv_wire_epoch), 0 },
+	{ OKV_WIRE_STATS, 64, 0 },
+	{ OKV_WIRE_PROMISE, 0, 0 },
+	{ OKV_WIRE_WAIT, 0, 1 },
+	{ OKV_WIRE_JOIN, 0, 0 },
+	{ OKV_WIRE_PREFETCH, 0, 1800 },
+	{ OKV_WIRE_RETAIN, 0, 1 },
+	{ OKV_WIRE_GIVE, sizeof(struct omnikv_ticket), 0 },
+	{ OKV_WIRE_TAKE, sizeof(struct okv_wire_taken), 0 },
+	{ OKV_WIRE_TAKE_END, 0, 0 },
+	{ OKV_WIRE_TOKENS, 0, 0 },
+};
+
+#define NR_REQUESTS	(sizeof(requests) / sizeof(requests[0]))
+
+/* These have no reply, or one of their own above. */
+static bool is_not_asked(uint32_t type)
+{
+	return type == OKV_WIRE_HELLO || type == OKV_WIRE_SPACE_CLOSE || type == OKV_WIRE_USE || type == OKV_WIRE_DISTRUST ||
+	       (type > OKV_WIRE_END && type < OKV_WIRE_MANAGER);
+}
+
+/* One connection, one request, and the reply that has this status. */
+static int asked(uint32_t at, int32_t status, size_t *bytes)
+{
+	const enum answer script[] = { SCRIPTED };
+	struct daemon daemon = { .status = status, .payload_bytes = requests[at].payload_bytes };
+	struct okv_wire_attached attached = { .kind = OKV_WIRE_POOL_KMOD, .name = "a" };
+	unsigned char room[2048];
+	struct okv_call call = {
+		.type = requests[at].type, .timeout_ms = 3000, .status_max = requests[at].max, .reply = room,
+		.reply_max = sizeof(room),
+	};
+	struct okv_conn *conn;
+	bool is_up;
+	int ret;
+
+	if (call.type == OKV_WIRE_ATTACH || call.type == OKV_WIRE_REATTACH)
+		memcpy(daemon.payload, &attached, sizeof(attached));
+	start(&daemon, script, 1);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &conn, NULL), 0);
+	ret = okv_conn_call(conn, &call);
+	is_up = okv_conn_is_up(conn);
+	*bytes = call.reply_bytes;
+	okv_conn_close(conn);
+	stop(&daemon);
+	/* A reply that is none ends the connection, and nothing else does. */
+	assert_int_equal(is_up, ret != -EPROTO);
+	return ret;
+}
+
+static void a_status_above_what_the_request_can_have_is_no_success(void **state)
+{
+	uint32_t nr_types = 0, i;
+	size_t bytes;
+
+	(void)state;
+	for (i = 1; i < OKV_WIRE_FRAMES_END; i++)
+		nr_types += !is_not_asked(i);
+	assert_int_equal(NR_REQUESTS, nr_types);
+	for (i = 0; i < NR_REQUESTS; i++) {
+		assert_int_equal(asked(i, 0, &bytes), 0);
+		assert_int_equal(bytes, requests[i].payload_bytes);
+		assert_int_equal(asked(i, requests[i].max, &bytes), requests[i].max);
+		assert_int_equal(asked(i, requests[i].max + 1, &bytes), -EPROTO);
+		assert_int_equal(bytes, 0);
+		assert_int_equal(asked(i, INT32_MAX, &bytes), -EPROTO);
+	}
+}
+
+static void a_status_that_is_no_errno_is_no_refusal(void **state)
+{
+	size_t bytes;
+	uint32_t i;
+
+	(void)state;
+	for (i = 0; i < NR_REQUESTS; i++) {
+		assert_int_equal(asked(i, -ENOMEM, &bytes), -ENOMEM);
+		assert_int_equal(asked(i, -4095, &bytes), -4095);
+		assert_int_equal(asked(i, -4096, &bytes), -EPROTO);
+		assert_int_equal(asked(i, INT32_MIN, &bytes), -EPROTO);
+	}
 }
 
 static int nr_late;
@@ -312,6 +425,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(wrong_replies_close_the_connection_and_the_next_call_makes_it_anew),
 		cmocka_unit_test(a_refusal_is_an_answer),
+		cmocka_unit_test(a_status_above_what_the_request_can_have_is_no_success),
+		cmocka_unit_test(a_status_that_is_no_errno_is_no_refusal),
 		cmocka_unit_test(late_replies_are_nobody_elses),
 		cmocka_unit_test(what_changes_something_is_not_asked_twice),
 		cmocka_unit_test(another_version_is_one_clear_refusal),
