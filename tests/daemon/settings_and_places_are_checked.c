@@ -80,8 +80,7 @@ static void each_bad_line_is_named(void **state)
 	refuses(2, "[daemon]\npool = 16M\nmanager = maybe\n", "manager: \"maybe\" is neither yes nor no");
 	refuses(2, "[daemon]\npool = 16M\ngranule = 5000\n", "granule: 5000 is no multiple of 4096");
 	refuses(2, "[daemon]\npool =\n", "pool: nothing behind it");
-	refuses(2, "[pool]\npool = 16M\n", "omnikvd.conf:2: section [pool]");
-	refuses(2, "pool = 16M\n", "omnikvd.conf:1: section []");
+	refuses(2, "pool = 16M\n", "omnikvd.conf:1: settings stand in [daemon]");
 	refuses(2, "[daemon\npool = 16M\n", "omnikvd.conf:1: the section has no end");
 	refuses(2, "[daemon]\n# nothing\n", "no pool; write --pool SIZE");
 	refuses(2, "[daemon]\npool 16M\n   spill\n; fine\nclients = x\n", "omnikvd.conf:2: no setting; write name = value");
@@ -95,6 +94,17 @@ static void each_bad_line_is_named(void **state)
 		assert_int_equal(daemon_run(&the_daemon, options), 2);
 		assert_true(daemon_said(&the_daemon, "omnikvd.conf: No such file"));
 	}
+}
+
+static void an_unknown_section_is_named_where_it_begins(void **state)
+{
+	(void)state;
+	refuses(2, "[pool]\npool = 16M\nsize = 1\n", "omnikvd.conf:1: section [pool] is unknown; settings stand in [daemon]");
+	assert_int_equal(lines_said(), 1);
+	refuses(2, "[daemon]\npool = 16M\n\n[x]\n", "omnikvd.conf:4: section [x] is unknown");
+	assert_int_equal(lines_said(), 1);
+	refuses(2, "[]\n[daemons]\n[daemon]\npool = 16M\n", "omnikvd.conf:1: section [] is unknown");
+	assert_true(daemon_said(&the_daemon, "omnikvd.conf:2: section [daemons] is unknown"));
 }
 
 static void a_line_of_any_length_is_one_line(void **state)
@@ -290,6 +300,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		TEST(each_bad_line_is_named),
+		TEST(an_unknown_section_is_named_where_it_begins),
 		TEST(a_line_of_any_length_is_one_line),
 		TEST(bad_values_are_named_before_memory_is_taken),
 		TEST(only_a_file_of_moderate_size_is_read),

@@ -324,6 +324,21 @@ static void bad_line(struct reading *reading, const char *what)
 	reading->complain(reading->opaque, text);
 }
 
+/* A section is refused where it begins, once, with settings in it or without. */
+static void check_section(struct reading *reading, char *line)
+{
+	const char *end = strchr(line, ']');
+	struct omnikv_error err;
+
+	if (!end) {
+		bad_line(reading, "the section has no end, ]");
+		strcpy(line, "\n");
+	} else if (strncmp(line, "[daemon]", strlen("[daemon]"))) {
+		okv_error_set(&err, 0, "section %.*s is unknown; settings stand in [daemon]", (int)(end + 1 - line), line);
+		bad_line(reading, err.text);
+	}
+}
+
 /* One line for the parser, where it is one that it understands; else its error, and an empty line. */
 static char *next_line(char *line, int size, void *stream)
 {
@@ -353,8 +368,10 @@ static char *next_line(char *line, int size, void *stream)
 	memmove(line, start, strlen(start) + 1);
 	if (strchr("#;\r\n", *line))
 		return line;
-	if (*line == '[' ? !strchr(line, ']') : !strpbrk(line, "=:")) {
-		bad_line(reading, *line == '[' ? "the section has no end, ]" : "no setting; write name = value");
+	if (*line == '[') {
+		check_section(reading, line);
+	} else if (!strpbrk(line, "=:")) {
+		bad_line(reading, "no setting; write name = value");
 		strcpy(line, "\n");
 	}
 	return line;
@@ -379,12 +396,12 @@ static int take_line(void *opaque, const char *section, const char *name, const 
 	struct reading *reading = opaque;
 	struct omnikv_error err = { "" };
 
-	if (strcmp(section, "daemon")) {
-		okv_error_set(&err, 0, "section [%.64s]: settings stand in [daemon]", section);
-		bad_line(reading, err.text);
-	} else if (take_value(reading, name, value, &err)) {
+	if (!*section)
+		bad_line(reading, "settings stand in [daemon]; write that on a line above");
+	else if (strcmp(section, "daemon"))
+		return 1;	/* refused already */
+	else if (take_value(reading, name, value, &err))
 		bad_line(reading, err.text[0] ? err.text : "no memory");
-	}
 	return 1;
 }
 
