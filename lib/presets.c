@@ -207,7 +207,7 @@ int omnikv_layout_preset(const char *name, struct omnikv_layout *layout, struct 
 		preset_makers[i](layout);
 		return 0;
 	}
-	okv_layout_fail(err, "no preset of the name '%.40s'; allowed: %s, or a JSON file",
+	okv_layout_fail(err, "no preset of the name '%.40s'; allowed: %s",
 			name ? name : "", list);
 	return -ENOENT;
 }

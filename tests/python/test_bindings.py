@@ -231,12 +231,37 @@ def test_a_full_pool_says_so_and_changes_nothing(manager, space):
     (lambda: omnikv.connect("nvme:1G"), ("nvme",)),
     (lambda: omnikv.Plan(small_layout(), block_tokens=70000), ("70000", "65536")),
     (lambda: omnikv.Layout.parse({"name": "x", "nr_layers": 0, "groups": []}), ("nr_layers", "0", "1")),
-    (lambda: omnikv.Layout.preset("gpt-9"), ("gpt-9", "llama-3-8b")),
 ])
 def test_mistakes_are_told_with_the_value_and_what_is_allowed(call, words):
     with pytest.raises(omnikv.OmniKVError) as error:
         call()
     assert "\n" not in error.value.strerror
+    for word in words:
+        assert word in error.value.strerror
+
+
+def test_an_unknown_preset_is_a_value_error_that_lists_what_there_is(manager):
+    for call in (lambda: omnikv.Layout.preset("gpt-9"), lambda: manager.space("gpt-9")):
+        with pytest.raises(ValueError, match="'gpt-9'") as error:
+            call()
+        assert isinstance(error.value, omnikv.InvalidError)
+        for name in omnikv.Layout.presets():
+            assert name in error.value.strerror
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: omnikv.ChainKey(b"0123456789", 16), ("a secret of 10 bytes", "16 or more")),
+    (lambda: omnikv.ChainKey(b"", 16), ("a secret of 0 bytes", "16 or more")),
+    (lambda: omnikv.ChainKey(b"x" * 16, 0), ("blocks of 0 tokens", "1 to 1048576")),
+    (lambda: omnikv.chain_vllm([1], 0, "0"), ("blocks of 0 tokens", "1 to")),
+    (lambda: omnikv.chain_sglang([1], -1), ("blocks of -1 tokens", "1 to")),
+    (lambda: omnikv.partial_key(b"x", 0), ("a tail of 0 tokens", "1 to")),
+    (lambda: omnikv.Keys([b"x" * 33]), ("a key of 33 bytes", "1 to 32")),
+])
+def test_keys_that_cannot_be_made_say_the_value_and_its_bounds(call, words):
+    with pytest.raises(ValueError) as error:
+        call()
+    assert isinstance(error.value, omnikv.InvalidError) and error.value.errno == errno.EINVAL
     for word in words:
         assert word in error.value.strerror
 

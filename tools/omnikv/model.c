@@ -26,8 +26,12 @@ int okv_model_load(const char *model, struct omnikv_layout *layout, struct omnik
 	size_t len;
 	int ret;
 
-	if (!is_file_name(model))
-		return omnikv_layout_preset(model, layout, err);
+	if (!is_file_name(model)) {
+		ret = omnikv_layout_preset(model, layout, &why);
+		if (ret)
+			snprintf(err->text, sizeof(err->text), "%.230s, or a JSON file", why.text);
+		return ret;
+	}
 	text = malloc(OMNIKV_LAYOUT_JSON_MAX + 1);
 	if (!text)
 		return -ENOMEM;

@@ -57,6 +57,12 @@ _CLASSES = {
 }
 
 
+def check_bounds(what: str, value: int, least: int, most: int) -> None:
+    """InvalidError, with both bounds, unless ``value`` is within them; ``what`` names it with its value."""
+    if not least <= value <= most:
+        raise InvalidError(errno.EINVAL, f"{what}: {least} to {most} are allowed")
+
+
 def error_for(code: int, call: str, text: str = "") -> OmniKVError:
     """The error of errno ``code`` from the C function ``call``; ``text`` is the C library's line, where it gave one."""
     return _CLASSES.get(code, OmniKVError)(code, text or f"{call}: {os.strerror(code)}")

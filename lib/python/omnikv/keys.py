@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Block keys: an engine's own hashes, or one of the chains that the library computes."""
 
+import errno
 from typing import Any, Iterable, Iterator, Optional, Sequence, Union
 
 from ._native import Handle, check, ffi, lib
+from .errors import InvalidError, check_bounds
 
 KEY_BYTES_MAX: int = lib.OMNIKV_KEY_BYTES_MAX
+_TOKENS_MAX = (1 << 32) - 1
 
 
 class Keys:
@@ -18,8 +21,7 @@ class Keys:
         keys = list(keys)
         lengths = {len(key) for key in keys}
         for length in lengths:
-            if not 1 <= length <= KEY_BYTES_MAX:
-                raise ValueError(f"a key of {length} bytes: 1 to {KEY_BYTES_MAX} are allowed")
+            check_bounds(f"a key of {length} bytes", length, 1, KEY_BYTES_MAX)
         self._c = ffi.new("struct omnikv_key[]", max(len(keys), 1))
         self._nr = len(keys)
         if len(lengths) == 1:
@@ -70,6 +72,7 @@ def as_tail(tail: Optional[bytes]) -> Any:
 
 def partial_key(key: bytes, nr_tokens: int) -> bytes:
     """Key of a partial tail, bound to its length: SHA-256 over ``key`` and ``nr_tokens``. 32 bytes."""
+    check_bounds(f"a tail of {nr_tokens} tokens", nr_tokens, 1, _TOKENS_MAX)
     out = ffi.new("struct omnikv_key *")
     check(lib.omnikv_key_partial(Keys([key])._c, nr_tokens, out), "omnikv_key_partial")
     return bytes(ffi.buffer(out.bytes, out.len))
@@ -90,8 +93,9 @@ def chain_vllm(tokens: Iterable[int], block_tokens: int, seed: str, extra_keys: 
 
     ``seed`` is the text of PYTHONHASHSEED; ``extra_keys`` enter the first block (a cache salt).
     """
+    check_bounds(f"blocks of {block_tokens} tokens", block_tokens, 1, _TOKENS_MAX)
     array = _tokens(tokens)
-    nr = len(array) // block_tokens if block_tokens else 0
+    nr = len(array) // block_tokens
     out = ffi.new("struct omnikv_key[]", max(nr, 1))
     extra = [ffi.new("char[]", key.encode()) for key in extra_keys]
     extras = ffi.new("char *[]", extra) if extra else ffi.NULL
@@ -101,8 +105,9 @@ def chain_vllm(tokens: Iterable[int], block_tokens: int, seed: str, extra_keys: 
 
 def chain_sglang(tokens: Iterable[int], block_tokens: int) -> Keys:
     """Keys as SGLang's ``get_hash_str`` computes them: full blocks only, 32 bytes each."""
+    check_bounds(f"blocks of {block_tokens} tokens", block_tokens, 1, _TOKENS_MAX)
     array = _tokens(tokens)
-    nr = len(array) // block_tokens if block_tokens else 0
+    nr = len(array) // block_tokens
     out = ffi.new("struct omnikv_key[]", max(nr, 1))
     return Keys._of(out, check(lib.omnikv_chain_sglang(array, len(array), block_tokens, out), "omnikv_chain_sglang"))
 
@@ -114,6 +119,9 @@ class ChainKey(Handle):
     """
 
     def __init__(self, secret: bytes, block_tokens: int):
+        if len(secret) < lib.OMNIKV_CHAIN_SECRET_BYTES_MIN:
+            raise InvalidError(errno.EINVAL, f"a secret of {len(secret)} bytes: {lib.OMNIKV_CHAIN_SECRET_BYTES_MIN} or more are needed")
+        check_bounds(f"blocks of {block_tokens} tokens", block_tokens, 1, lib.OMNIKV_CHAIN_BLOCK_TOKENS_MAX)
         out = ffi.new("struct omnikv_chain_key **")
         check(lib.omnikv_chain_key_create(secret, len(secret), block_tokens, out), "omnikv_chain_key_create")
         super().__init__(out[0], lib.omnikv_chain_key_destroy)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Layouts (what a model's KV looks like) and plans (how it is cut into blocks)."""
 
+import errno
 import json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ._native import check, ffi, lib, new_error, sized, text_of
+from .errors import InvalidError
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,10 @@ class Layout:
 
     @classmethod
     def preset(cls, name: str) -> "Layout":
-        """A built-in model. StaleError (ENOENT), naming what there is, when there is none of that name."""
+        """A built-in model. InvalidError, naming what there is, when there is none of that name."""
         struct, err = ffi.new("struct omnikv_layout *"), new_error()
-        check(lib.omnikv_layout_preset(name.encode(), struct, err), "omnikv_layout_preset", err)
+        if lib.omnikv_layout_preset(name.encode(), struct, err):
+            raise InvalidError(errno.EINVAL, text_of(err))
         return cls(struct)
 
     @classmethod
