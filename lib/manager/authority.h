@@ -108,7 +108,8 @@ struct okv_use {
  *              -ESTALE: the parent is not there (any more). -EINVAL, -ENOMEM
  * @attach:     add the state of @group (PRIVATE) to a block that lacks it: SEALED, the authority's and leased
  *              afterwards. -ENODATA: the extent is no longer the caller's, and not leased. -EEXIST: there is one,
- *              this and other errors leave the extent as it was. -ESTALE: also where @epoch is over. Inside a visit
+ *              this and other errors leave the extent as it was. -ESTALE: also where @epoch is over. -EDQUOT: the block is
+ *              pinned, and pins have reached their bound. Inside a visit
  * @is_idle:    no transfer of this client is on an extent of its own. Inside a visit
  * @use:        tell of a lookup; may be dropped
  * @distrust:   the bytes of the block @key are not those that were committed

@@ -100,7 +100,8 @@ static void okv_commit_attach(struct okv_commit *commit, uint32_t slot, uint32_t
 			okv_commit_attach_there(commit, slot, entry, g);
 			continue;
 		}
-		if (omnikv_extent_seal(commit->visit.manager->client, extent, 1))
+		if (okv_retain_may_grow(seq->space->shelf, entry, extent->nr_granules) ||
+		    omnikv_extent_seal(commit->visit.manager->client, extent, 1))
 			continue;
 		if (okv_index_attach(index, entry, g, extent, okv_commit_sum(commit, slot, g)))
 			continue;

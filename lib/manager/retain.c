@@ -95,15 +95,6 @@ static uint64_t count_path(struct okv_retained *retained, int by)
 	return nr_granules;
 }
 
-void okv_retain_grew(struct okv_shelf *shelf, uint32_t entry, uint64_t nr_granules)
-{
-	if (entry >= shelf->nr_kept_ids)
-		return;
-	for (int kind = 0; kind < OKV_RETAIN_KINDS; kind++)
-		if (shelf->nr_kept[kind][entry])
-			shelf->manager->retentions->nr_granules[kind] += nr_granules;
-}
-
 /* Its entry is kept from now on; it is in no table yet. */
 static int hold(struct omnikv_manager *manager, struct okv_retained *retained)
 {
@@ -145,6 +136,32 @@ static void let_go(struct omnikv_manager *manager, struct okv_retained *retained
 static uint64_t bound_of(const struct omnikv_manager *manager, int kind)
 {
 	return kind == OKV_RETAIN_PIN ? manager->pin_granules : okv_manager_granules(manager) / 2;
+}
+
+static bool is_counted(const struct okv_shelf *shelf, int kind, uint32_t entry)
+{
+	return entry < shelf->nr_kept_ids && shelf->nr_kept[kind][entry];
+}
+
+int okv_retain_may_grow(const struct okv_shelf *shelf, uint32_t entry, uint64_t nr_granules)
+{
+	const struct omnikv_manager *manager = shelf->manager;
+
+	return is_counted(shelf, OKV_RETAIN_PIN, entry) &&
+	       manager->retentions->nr_granules[OKV_RETAIN_PIN] + nr_granules > bound_of(manager, OKV_RETAIN_PIN) ? -EDQUOT : 0;
+}
+
+void okv_retain_grew(struct okv_shelf *shelf, uint32_t entry, uint64_t nr_granules)
+{
+	struct omnikv_manager *manager = shelf->manager;
+
+	for (int kind = 0; kind < OKV_RETAIN_KINDS; kind++)
+		if (is_counted(shelf, kind, entry))
+			manager->retentions->nr_granules[kind] += nr_granules;
+	while (manager->retentions &&
+	       manager->retentions->nr_granules[OKV_RETAIN_RANKED] > bound_of(manager, OKV_RETAIN_RANKED) &&
+	       okv_retain_yield(manager))
+		;
 }
 
 /* Within the bounds, of all and of its owner? It is counted already. */

@@ -66,7 +66,9 @@ void okv_retain_prune(struct omnikv_manager *manager);
 void okv_retain_end_all(struct omnikv_manager *manager);
 void okv_retain_end_shelf(struct omnikv_manager *manager, const struct okv_shelf *shelf);
 void okv_retain_stats(const struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
-/** The block @entry of @shelf is so much larger from now on. Nobody is refused by it: what comes next is. */
+/** May the block @entry of @shelf become so much larger? 0, or -EDQUOT: it is pinned, and pins have reached their bound. */
+int okv_retain_may_grow(const struct okv_shelf *shelf, uint32_t entry, uint64_t nr_granules);
+/** It did. Of hints those that are worth least end where all of them protect too much now. */
 void okv_retain_grew(struct okv_shelf *shelf, uint32_t entry, uint64_t nr_granules);
 /** Pins of @shelf's index that are in no list of pins; -EUCLEAN (with the reason), -ENOMEM. */
 int okv_retain_check(struct omnikv_manager *manager, struct okv_shelf *shelf, uint64_t *nr_pins, const char **reason);

@@ -300,7 +300,10 @@ int okv_session_attach(struct omnikv_space *space, struct omnikv_client *client,
 	if (ret)
 		goto out;
 	okv_index_extent(index, entry, group, &theirs, &sum);
-	ret = theirs.nr_granules ? -EEXIST : client ? omnikv_extent_seal(client, extent, 1) : 0;
+	ret = theirs.nr_granules ? -EEXIST : okv_retain_may_grow(space->shelf, entry, extent->nr_granules);
+	if (ret)
+		goto out;
+	ret = client ? omnikv_extent_seal(client, extent, 1) : 0;
 	if (ret)
 		goto out;
 	ret = okv_index_attach(index, entry, group, extent, crc);

@@ -358,6 +358,75 @@ static void nobody_can_pin_the_whole_pool(void **state)
 	}
 }
 
+/* Compute the first @nr_blocks of a story whose longer path is cached without a checkpoint there. The state that comes along: kept? */
+static bool bring_state(const struct path *path, uint32_t salt, uint64_t nr_blocks)
+{
+	uint64_t nr_tokens = nr_blocks * T, hit;
+	struct omnikv_seq *seq;
+	struct kv_story story;
+
+	make_story(&story, salt, 0);
+	story.nr_tokens = nr_tokens;
+	seq = kv_open(path->world, &story, false);
+	hit = omnikv_seq_tokens(seq);
+	assert_true(hit < nr_tokens);
+	assert_int_equal(omnikv_seq_append(seq, nr_tokens - hit), 0);
+	kv_store(path->world, seq, &story, hit, nr_tokens);
+	assert_int_equal(kv_commit(path->world, seq, &story, false), 0);
+	omnikv_seq_close(seq);
+	seq = kv_open(path->world, &story, false);
+	hit = omnikv_seq_tokens(seq);
+	if (hit)
+		assert_null(kv_compare(path->world, seq, &story, 0, hit));
+	omnikv_seq_close(seq);
+	kv_story_free(&story);
+	return hit == nr_tokens;
+}
+
+static void check_state_bound(struct path *path, bool is_pinned)
+{
+	struct path owner = *path;
+	uint32_t nr = 0, nr_kept = 0;
+
+	/* The manager's own process has the whole bound. */
+	owner.world = &path->base;
+	for (play(path, 1); nr < POOL_BLOCKS && (is_pinned ? pin(&owner, nr + 1, HOUR_MS) : rank(&owner, nr + 1, 1)) == BLOCKS &&
+	     stats_of(path).nr_retentions == nr + 1; play(path, nr + 1))
+		nr++;
+	assert_in_range(nr, POOL_BLOCKS / 2 / BLOCKS, POOL_BLOCKS / 2);
+	for (uint32_t i = 1; i <= nr; i++) {
+		for (uint64_t nr_blocks = 1; nr_blocks < BLOCKS; nr_blocks++) {
+			nr_kept += bring_state(path, i, nr_blocks);
+			/* Both bounds are a half of the pool here. */
+			assert_true(stats_of(path).pinned_bytes <= stats_of(path).pin_limit_bytes);
+			assert_true(stats_of(path).retained_bytes <= stats_of(path).pin_limit_bytes);
+			kv_world_check(&path->base);
+		}
+	}
+	/* Pins refuse what is too much; hints make way for it. */
+	if (is_pinned)
+		assert_true(nr_kept < nr * (BLOCKS - 1));
+	else
+		assert_int_equal(nr_kept, nr * (BLOCKS - 1));
+	assert_int_equal(stats_of(path).nr_retentions < nr, !is_pinned);
+	for (uint32_t i = 1; i <= nr; i++)
+		omnikv_space_unretain(owner.world->space, i);
+	if (is_pinned)
+		assert_true(bring_state(path, nr, BLOCKS - 1));
+}
+
+static void states_that_come_late_do_not_pin_more_than_the_bound(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++) {
+		struct path path;
+
+		path_open(&path, i & 1, KV_SHAPE_HYBRID);
+		check_state_bound(&path, i & 2);
+		path_close(&path);
+	}
+}
+
 /* What many sessions begin with is counted once, and protected until the last of them has ended. */
 static void shared_prefixes_count_once(void **state)
 {
@@ -551,6 +620,7 @@ int main(void)
 		cmocka_unit_test(what_is_worth_least_leaves_first),
 		cmocka_unit_test(what_a_finished_session_used_leaves_first),
 		cmocka_unit_test(nobody_can_pin_the_whole_pool),
+		cmocka_unit_test(states_that_come_late_do_not_pin_more_than_the_bound),
 		cmocka_unit_test(shared_prefixes_count_once),
 		cmocka_unit_test(a_state_that_comes_later_ends_no_pinning),
 		cmocka_unit_test(a_reset_ends_retentions_too),

@@ -36,7 +36,8 @@ enum omnikv_spill_admit {
  * @staging_bytes: memory that stays free of all else, so that blocks of @spill come back while the rest of the pool is leased
  *               or private; 0: a 64th of the pool, at most 1 GiB; OMNIKV_STAGING_NONE: none. It helps where it holds a block
  * @pin_bytes:   that pins can have in sum (omnikv_space_retain()), at most a half of the pool; one client of a daemon gets at most
- *               a half of it; 0: a quarter of the pool; OMNIKV_PIN_NONE: nothing
+ *               a half of it; 0: a quarter of the pool; OMNIKV_PIN_NONE: nothing. A state that comes to a pinned block later counts
+ *               in the sum, not in its client's half; what does not fit is not kept: lookups end before it until a pin ends
  * @flags:       OMNIKV_MANAGER_F_*
  */
 struct omnikv_manager_config {
