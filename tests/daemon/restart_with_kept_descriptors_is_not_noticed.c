@@ -167,6 +167,38 @@ static void a_pool_that_is_not_used_any_more_is_given_up(void **state)
 	assert_int_equal(service_manager_stored(&manager, "pool"), 0);
 }
 
+/* The service manager would start it a few times more, and then give the memory up all the same. */
+static void a_pool_of_another_size_starts_empty(void **state)
+{
+	static const char *const larger[] = { "--pool", "32M", "--manager", "no", "--reserve", "0", NULL };
+	struct omnikv_error err = { "" };
+	struct omnikv_client *engine;
+	struct omnikv_extent ext, more;
+	char spec[128];
+
+	(void)state;
+	assert_int_equal(omnikv_client_open(pool, 0, &engine), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 4, 1, NULL, 0, &ext), 0);
+	memset(omnikv_pool_addr(pool, &ext), 0x5a, 4 * 4096);
+	assert_int_equal(daemon_stop(&manager.daemon, NULL), 0);
+	service_manager_start(&manager, larger);
+	assert_int_equal(service_manager_stored(&manager, "pool"), 1);
+	/* Who had the old memory is told, and keeps what it mapped. */
+	assert_int_equal(omnikv_extent_alloc(engine, 4, 1, NULL, 0, &more), -ENOTCONN);
+	assert_int_equal(*(unsigned char *)omnikv_pool_addr(pool, &ext), 0x5a);
+	omnikv_client_close(engine);
+	omnikv_pool_close(pool);
+	snprintf(spec, sizeof(spec), "daemon:%s", manager.daemon.socket);
+	if (omnikv_pool_open(spec, NULL, &pool, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(info_of().free_bytes, 32u << 20);
+	/* The next start finds the new one. */
+	assert_int_equal(daemon_stop(&manager.daemon, NULL), 0);
+	service_manager_start(&manager, larger);
+	assert_int_equal(info_of().free_bytes, 32u << 20);
+	assert_int_equal(service_manager_stored(&manager, "leases."), 0);
+}
+
 static atomic_bool is_over;
 static atomic_int nr_rounds, first_error;
 
@@ -230,6 +262,7 @@ int main(void)
 		TEST(a_killed_daemon_is_not_noticed),
 		TEST(what_ended_meanwhile_is_freed),
 		TEST(a_pool_that_is_not_used_any_more_is_given_up),
+		TEST(a_pool_of_another_size_starts_empty),
 		TEST(requests_are_answered_through_restarts),
 		TEST(the_watchdog_is_fed_and_settings_are_read_again),
 	};

@@ -339,6 +339,40 @@ static void adopt_peers(struct okv_daemon *daemon)
 		say(NULL, LOG_INFO, line);
 }
 
+/* The socket stays. Engines are told that their pool is gone, and attach to the new one. */
+static void drop_kept(void)
+{
+	int i;
+
+	for (i = 0; i < nr_kept; i++) {
+		if (kept[i].kind == OKV_KEPT_LISTEN)
+			continue;
+		if (kept[i].kind != OKV_KEPT_NONE)
+			okv_notify_drop(&kept[i]);
+		close(kept[i].fd);
+		kept[i] = (struct okv_kept){ .kind = OKV_KEPT_NONE, .fd = -1 };
+	}
+}
+
+/*
+ * Memory of an earlier life that the settings or this version do not go with is given up: the next start would
+ * fail as well, and the service manager gives it up after a few of those.
+ */
+static int open_pool(struct okv_daemon *daemon, struct omnikv_error *err)
+{
+	int fd = kept_fd(OKV_KEPT_POOL, 0), ret;
+	char line[320];
+
+	ret = okv_daemon_open_pool(daemon, fd, notice, err);
+	if (ret != -EBADMSG || fd < 0 || daemon->pool)
+		return ret;
+	snprintf(line, sizeof(line), "%.240s; it is given up, and the cache starts empty", err->text);
+	say(NULL, LOG_WARNING, line);
+	drop_kept();
+	*err = (struct omnikv_error){ "" };
+	return okv_daemon_open_pool(daemon, -1, notice, err);
+}
+
 /* For whoever started it by hand, or reads the journal. */
 static void say_ready(const struct okv_daemon *daemon)
 {
@@ -392,7 +426,7 @@ static int serve(struct omnikv_error *err)
 	if (!ret)
 		ret = okv_daemon_open_socket(daemon, err);
 	if (!ret)
-		ret = okv_daemon_open_pool(daemon, kept_fd(OKV_KEPT_POOL, 0), notice, err);
+		ret = open_pool(daemon, err);
 	is_serving = 1;
 	if (!ret)
 		ret = okv_daemon_serve(daemon, say, err);
