@@ -6,6 +6,8 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,7 +15,10 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -295,6 +300,42 @@ static void another_ones_file_is_no_pool(void **state)
 	assert_int_equal(st.st_size, 0);
 }
 
+/* As RestrictAddressFamilies= of a unit does it: no socket of this family from now on. */
+static int forbid_family(void *opaque)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)*(const int *)opaque, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = { .len = sizeof(code) / sizeof(code[0]), .filter = code };
+
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) ? -errno : 0;
+}
+
+/* libzmq ends the process there. */
+static void events_where_the_network_is_forbidden_are_refused(void **state)
+{
+	static const char *const options[] = { "--pool", "16M", "--events", "tcp://127.0.0.1:5557", NULL };
+	int families[] = { AF_INET, AF_NETLINK }, status;
+	size_t i;
+
+	(void)state;
+	the_daemon.before_exec = forbid_family;
+	for (i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+		the_daemon.opaque = &families[i];
+		unlink(the_daemon.log);
+		status = daemon_run(&the_daemon, options);
+		if (daemon_said(&the_daemon, "built without libzmq"))
+			skip();
+		assert_int_equal(status, 1);
+		assert_true(daemon_said(&the_daemon, "a unit's RestrictAddressFamilies= must have AF_INET, AF_INET6 and AF_NETLINK"));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -308,6 +349,7 @@ int main(void)
 		TEST(options_go_before_the_file),
 		TEST(another_ones_place_is_left_alone),
 		TEST(another_ones_file_is_no_pool),
+		TEST(events_where_the_network_is_forbidden_are_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,11 +8,14 @@
 #include "events.h"
 
 #include <errno.h>
+#include <ifaddrs.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <syslog.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "error.h"
 #include "manager/tokens.h"
@@ -280,11 +283,32 @@ static int set(void *socket, int option, int value)
 	return zmq_setsockopt(socket, option, &value, sizeof(value)) ? -zmq_errno() : 0;
 }
 
+/* libzmq ends the process where it may not look at the network's interfaces, or has none to make a socket of. */
+static int check_network(const char *endpoint, struct omnikv_error *err)
+{
+	struct ifaddrs *interfaces;
+	int fd;
+
+	if (strncmp(endpoint, "tcp:", 4))
+		return 0;
+	if (!getifaddrs(&interfaces)) {
+		freeifaddrs(interfaces);
+		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (fd >= 0)
+			return close(fd);
+	}
+	return okv_error_set(err, -EPERM, "events: %.100s: no sockets of the network here: %s; a unit's RestrictAddressFamilies= "
+			     "must have AF_INET, AF_INET6 and AF_NETLINK", endpoint, strerror(errno));
+}
+
 static int open_socket(struct okv_events *events, int type, const char *endpoint, void **socket, struct omnikv_error *err)
 {
 	int64_t most = 4096;	/* of what a peer may send: a subscription, a request */
 	int ret;
 
+	ret = check_network(endpoint, err);
+	if (ret)
+		return ret;
 	*socket = zmq_socket(events->context, type);
 	ret = *socket ? 0 : -zmq_errno();
 	if (!ret)
