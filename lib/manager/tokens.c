@@ -3,7 +3,8 @@
  * Token ids of blocks in META extents. See tokens.h.
  *
  * What waits for its block is in a ring, oldest first, and found by a hash of its key; whose slot is
- * whose is an array a shelf, by entry. Free slots are a list for each size of block.
+ * whose is an array a shelf, by entry. Chunks and their free slots are lists for each size of block. Slots that no
+ * block has are bounded by bytes: a chunk more is had for what gives way, and unused chunks are given back.
  */
 #include "manager/tokens.h"
 
@@ -26,13 +27,29 @@
 #define BUCKETS		(1u << 12)
 #define NOT_PENDING	UINT32_MAX
 
-/* Free slots of one size. */
+/**
+ * struct chunk - what is known of a struct okv_tokens_chunk without looking into it
+ * @prev, @next: as the catalog links them
+ * @free:        [@nr_free] numbers of slots; has room for [@nr_slots]
+ */
+struct chunk {
+	struct chunk	*prev;
+	struct chunk	*next;
+	struct sizes	*sizes;
+	uint64_t	off;
+	uint32_t	nr_slots;
+	uint32_t	nr_free;
+	uint32_t	free[];
+};
+
+/** struct sizes - chunks of one size of slots, in order of place; those before @first have nothing free */
 struct sizes {
 	struct sizes	*next;
+	struct chunk	**chunks;
 	uint32_t	slot_tokens;
-	uint64_t	*free;		/* [nr_free] offsets; has room for [nr_slots] */
+	uint32_t	nr_chunks;
+	uint32_t	first;
 	uint64_t	nr_free;
-	uint64_t	nr_slots;
 };
 
 /* @off 0: not used */
@@ -54,8 +71,12 @@ struct okv_tokens {
 	struct omnikv_manager	*manager;
 	struct sizes		*sizes;
 	struct owned		owned[OKV_CATALOG_SHELVES_MAX];
+	struct chunk		*chunks;
+	uint64_t		idle_bytes;	/* of slots that no block has: free, or waiting */
 	uint32_t		buckets[BUCKETS];
-	uint32_t		next;		/* place in the ring */
+	/* Places in the ring, by their remainder: the next one, and that before which nothing waits. */
+	uint64_t		next;
+	uint64_t		oldest;
 	struct pending		ring[OKV_TOKENS_PENDING_MAX];
 };
 
@@ -101,22 +122,112 @@ static struct sizes *sizes_get(struct okv_tokens *tokens, uint32_t slot_tokens)
 	return sizes;
 }
 
-/* There is room for all slots that there are: a free one always has its place. */
-static int sizes_reserve(struct sizes *sizes, uint32_t more)
+/* The chunk that @off lies in, or would stand before it. */
+static uint32_t chunk_from(const struct sizes *sizes, uint64_t off)
 {
-	uint64_t *free = realloc(sizes->free, (sizes->nr_slots + more) * sizeof(*free));
+	uint32_t lo = 0, hi = sizes->nr_chunks;
 
-	if (!free)
-		return -ENOMEM;
-	sizes->free = free;
-	sizes->nr_slots += more;
-	return 0;
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (sizes->chunks[mid]->off <= off)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* Listed behind @prev, with nothing free in it. */
+static struct chunk *chunk_list(struct okv_tokens *tokens, struct sizes *sizes, struct chunk *prev, uint64_t off, uint32_t nr_slots)
+{
+	uint32_t at = chunk_from(sizes, off);
+	struct chunk *chunk, **bigger;
+
+	bigger = realloc(sizes->chunks, (sizes->nr_chunks + 1) * sizeof(struct chunk *));
+	if (!bigger)
+		return NULL;
+	sizes->chunks = bigger;
+	chunk = malloc(sizeof(*chunk) + nr_slots * sizeof(chunk->free[0]));
+	if (!chunk)
+		return NULL;
+	*chunk = (struct chunk){
+		.prev = prev, .next = prev ? prev->next : tokens->chunks, .sizes = sizes, .off = off, .nr_slots = nr_slots,
+	};
+	*(prev ? &prev->next : &tokens->chunks) = chunk;
+	if (chunk->next)
+		chunk->next->prev = chunk;
+	memmove(&sizes->chunks[at + 1], &sizes->chunks[at], (sizes->nr_chunks - at) * sizeof(struct chunk *));
+	sizes->chunks[at] = chunk;
+	sizes->nr_chunks++;
+	if (sizes->first > at)
+		sizes->first = at;
+	tokens->idle_bytes += nr_slots * okv_tokens_stride(sizes->slot_tokens);
+	return chunk;
+}
+
+/* All of it is free: it goes back. */
+static void chunk_end(struct okv_tokens *tokens, struct chunk *chunk)
+{
+	struct okv_tokens_chunk *before = chunk->prev ? (void *)(tokens->manager->base + chunk->prev->off) : NULL;
+	uint64_t *link = before ? &before->next_off : okv_pool_catalog_tokens_off(tokens->manager);
+	struct sizes *sizes = chunk->sizes;
+	uint32_t at = chunk_from(sizes, chunk->off) - 1;
+
+	OKV_ORDERED_STORE(link, chunk->next ? chunk->next->off : 0);
+	(void)OKV_FAILPOINT("tokens.chunk_cut");
+	okv_meta_free(okv_pool_catalog_meta(tokens->manager), tokens->manager->base + chunk->off,
+		      chunk_bytes(chunk->nr_slots, sizes->slot_tokens));
+	*(chunk->prev ? &chunk->prev->next : &tokens->chunks) = chunk->next;
+	if (chunk->next)
+		chunk->next->prev = chunk->prev;
+	memmove(&sizes->chunks[at], &sizes->chunks[at + 1], (sizes->nr_chunks - at - 1) * sizeof(struct chunk *));
+	sizes->nr_chunks--;
+	sizes->nr_free -= chunk->nr_free;
+	tokens->idle_bytes -= chunk->nr_slots * okv_tokens_stride(sizes->slot_tokens);
+	free(chunk);
+}
+
+/* Would a chunk more be too much? */
+static bool is_at_bound(const struct okv_tokens *tokens)
+{
+	return tokens->idle_bytes + CHUNK_BYTES > OKV_TOKENS_IDLE_BYTES;
+}
+
+/* Nobody's any more; whose it was is counted already. */
+static struct chunk *slot_put(struct okv_tokens *tokens, struct sizes *sizes, uint64_t off)
+{
+	uint32_t at = chunk_from(sizes, off) - 1;
+	struct chunk *chunk = sizes->chunks[at];
+
+	OKV_ORDERED_STORE(&slot_at(tokens, off)->entry, OKV_ENTRY_NONE);
+	chunk->free[chunk->nr_free++] =
+		(uint32_t)((off - chunk->off - sizeof(struct okv_tokens_chunk)) / okv_tokens_stride(sizes->slot_tokens));
+	sizes->nr_free++;
+	if (sizes->first > at)
+		sizes->first = at;
+	return chunk;
 }
 
 static void slot_free(struct okv_tokens *tokens, struct sizes *sizes, uint64_t off)
 {
-	OKV_ORDERED_STORE(&slot_at(tokens, off)->entry, OKV_ENTRY_NONE);
-	sizes->free[sizes->nr_free++] = off;
+	struct chunk *chunk = slot_put(tokens, sizes, off);
+
+	if (chunk->nr_free == chunk->nr_slots && is_at_bound(tokens))
+		chunk_end(tokens, chunk);
+}
+
+/* There is a free one. */
+static uint64_t slot_take(struct sizes *sizes)
+{
+	struct chunk *chunk;
+
+	while (!sizes->chunks[sizes->first]->nr_free)
+		sizes->first++;
+	chunk = sizes->chunks[sizes->first];
+	sizes->nr_free--;
+	return chunk->off + sizeof(struct okv_tokens_chunk) +
+	       chunk->free[--chunk->nr_free] * okv_tokens_stride(sizes->slot_tokens);
 }
 
 static int chunk_add(struct okv_tokens *tokens, struct sizes *sizes)
@@ -131,17 +242,17 @@ static int chunk_add(struct okv_tokens *tokens, struct sizes *sizes)
 	chunk = okv_meta_alloc(okv_pool_catalog_meta(tokens->manager), chunk_bytes(nr, sizes->slot_tokens));
 	if (!chunk)
 		return -ENOMEM;
-	if (sizes_reserve(sizes, nr)) {
+	off = (uint64_t)((unsigned char *)chunk - tokens->manager->base);
+	if (!chunk_list(tokens, sizes, NULL, off, nr)) {
 		okv_meta_free(okv_pool_catalog_meta(tokens->manager), chunk, chunk_bytes(nr, sizes->slot_tokens));
 		return -ENOMEM;
 	}
-	off = (uint64_t)((unsigned char *)chunk - tokens->manager->base);
 	*chunk = (struct okv_tokens_chunk){
 		.magic = OKV_TOKENS_MAGIC, .next_off = *head, .nr_slots = nr, .slot_tokens = sizes->slot_tokens,
 	};
 	chunk->crc = chunk_crc(chunk);
 	for (uint32_t i = nr; i-- > 0;)
-		slot_free(tokens, sizes, off + sizeof(*chunk) + i * stride);
+		slot_put(tokens, sizes, off + sizeof(*chunk) + i * stride);
 	(void)OKV_FAILPOINT("tokens.chunk_filled");
 	OKV_ORDERED_STORE(head, off);
 	return 0;
@@ -192,6 +303,7 @@ static void slot_own(struct okv_tokens *tokens, const struct omnikv_space *space
 		return;
 	}
 	*owned = off;
+	tokens->idle_bytes -= okv_tokens_stride(sizes->slot_tokens);
 	OKV_ORDERED_STORE(&slot->entry, entry);
 	(void)OKV_FAILPOINT("tokens.half_owned");
 	slot->crc = slot_crc(slot, key);
@@ -238,13 +350,43 @@ static void pending_add(struct okv_tokens *tokens, uint32_t ns, const struct omn
 	if (i != NOT_PENDING) {
 		slot_free(tokens, tokens->ring[i].sizes, tokens->ring[i].off);
 	} else {
-		i = tokens->next;
-		tokens->next = (i + 1) % OKV_TOKENS_PENDING_MAX;
+		i = tokens->next++ % OKV_TOKENS_PENDING_MAX;
 		pending_drop(tokens, i);
+		if (tokens->oldest + OKV_TOKENS_PENDING_MAX < tokens->next)
+			tokens->oldest = tokens->next - OKV_TOKENS_PENDING_MAX;
 	}
 	bucket = bucket_of(tokens, ns, key);
 	tokens->ring[i] = (struct pending){ .off = off, .ns = ns, .key = *key, .sizes = sizes, .next = *bucket };
 	*bucket = i;
+}
+
+/* false: nothing waits. */
+static bool pending_drop_oldest(struct okv_tokens *tokens)
+{
+	bool has_dropped = false;
+
+	while (!has_dropped && tokens->oldest < tokens->next) {
+		uint32_t i = tokens->oldest++ % OKV_TOKENS_PENDING_MAX;
+
+		has_dropped = tokens->ring[i].off != 0;
+		pending_drop(tokens, i);
+	}
+	return has_dropped;
+}
+
+/* A slot of this size is free: at the bound for what waits longest, or lies unused. */
+static int slot_reserve(struct okv_tokens *tokens, struct sizes *sizes)
+{
+	struct chunk *chunk, *next;
+
+	for (chunk = sizes->nr_free ? NULL : tokens->chunks; chunk && is_at_bound(tokens); chunk = next) {
+		next = chunk->next;
+		if (chunk->nr_free == chunk->nr_slots)
+			chunk_end(tokens, chunk);
+	}
+	while (!sizes->nr_free && is_at_bound(tokens) && pending_drop_oldest(tokens))
+		;
+	return sizes->nr_free ? 0 : chunk_add(tokens, sizes);
 }
 
 /* ---- the outside ---------------------------------------------------------------------------- */
@@ -273,7 +415,9 @@ void okv_tokens_destroy(struct okv_tokens *tokens)
 		return;
 	while ((sizes = tokens->sizes)) {
 		tokens->sizes = sizes->next;
-		free(sizes->free);
+		for (uint32_t i = 0; i < sizes->nr_chunks; i++)
+			free(sizes->chunks[i]);
+		free(sizes->chunks);
 		free(sizes);
 	}
 	for (uint32_t i = 0; i < OKV_CATALOG_SHELVES_MAX; i++)
@@ -302,10 +446,10 @@ int okv_tokens_note(struct okv_tokens *tokens, const struct omnikv_space *space,
 
 		if (entry != OKV_ENTRY_NONE && okv_tokens_of(tokens, space, entry, &there))
 			continue;
-		ret = sizes->nr_free ? 0 : chunk_add(tokens, sizes);
+		ret = slot_reserve(tokens, sizes);
 		if (ret)
 			return ret;
-		off = sizes->free[--sizes->nr_free];
+		off = slot_take(sizes);
 		slot = slot_at(tokens, off);
 		slot->ns = space->id;
 		slot->nr_tokens = nr_tokens;
@@ -348,6 +492,7 @@ void okv_tokens_forget(struct okv_tokens *tokens, const struct omnikv_space *spa
 
 	if (!sizes)
 		return;
+	tokens->idle_bytes += okv_tokens_stride(sizes->slot_tokens);
 	slot_free(tokens, sizes, *owned);
 	*owned = 0;
 }
@@ -379,12 +524,15 @@ static const struct omnikv_space *slot_space(const struct okv_tokens *tokens, co
 	return slot->crc == slot_crc(slot, &info->key) ? space : NULL;
 }
 
-static int chunk_load(struct okv_tokens *tokens, const struct okv_tokens_chunk *chunk, uint64_t off)
+/* It is linked behind @prev, which it becomes. */
+static int chunk_load(struct okv_tokens *tokens, const struct okv_tokens_chunk *chunk, uint64_t off, struct chunk **prev)
 {
 	size_t stride = okv_tokens_stride(chunk->slot_tokens);
 	struct sizes *sizes = sizes_get(tokens, chunk->slot_tokens);
-	int ret = sizes ? sizes_reserve(sizes, chunk->nr_slots) : -ENOMEM;
+	int ret;
 
+	*prev = sizes ? chunk_list(tokens, sizes, *prev, off, chunk->nr_slots) : NULL;
+	ret = *prev ? 0 : -ENOMEM;
 	for (uint32_t i = 0; i < chunk->nr_slots && !ret; i++) {
 		uint64_t at = off + sizeof(*chunk) + i * stride;
 		const struct okv_tokens_slot *slot = slot_at(tokens, at);
@@ -393,10 +541,12 @@ static int chunk_load(struct okv_tokens *tokens, const struct okv_tokens_chunk *
 
 		space = slot->entry == OKV_ENTRY_NONE ? NULL : slot_space(tokens, slot, chunk->slot_tokens, &info);
 		ret = space ? owned_reserve(tokens, space, slot->entry) : 0;
-		if (!ret && space && !*owned_slot(tokens, space, slot->entry))
+		if (!ret && space && !*owned_slot(tokens, space, slot->entry)) {
 			*owned_slot(tokens, space, slot->entry) = at;
-		else if (!ret)
-			slot_free(tokens, sizes, at);
+			tokens->idle_bytes -= stride;
+		} else if (!ret) {
+			slot_put(tokens, sizes, at);
+		}
 	}
 	return ret;
 }
@@ -405,6 +555,7 @@ int okv_tokens_load(struct okv_tokens *tokens)
 {
 	struct okv_meta *meta = okv_pool_catalog_meta(tokens->manager);
 	uint64_t *at = okv_pool_catalog_tokens_off(tokens->manager);
+	struct chunk *prev = NULL;
 
 	/* A damaged link ends the list: what is behind it is swept. A circle cannot be claimed twice. */
 	while (at && *at) {
@@ -421,7 +572,7 @@ int okv_tokens_load(struct okv_tokens *tokens)
 			OKV_ORDERED_STORE(at, 0);
 			break;
 		}
-		ret = chunk_load(tokens, &chunk, off);
+		ret = chunk_load(tokens, &chunk, off, &prev);
 		if (ret)
 			return ret;
 		at = &((struct okv_tokens_chunk *)(tokens->manager->base + off))->next_off;

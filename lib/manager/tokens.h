@@ -15,6 +15,8 @@
 
 /** Blocks whose token ids are there before they are. */
 #define OKV_TOKENS_PENDING_MAX	16384u
+/** Bytes of slots that no block has: for what comes then the oldest that waits gives way. */
+#define OKV_TOKENS_IDLE_BYTES	(16u << 20)
 /** Token ids of a block; of larger blocks none are kept. */
 #define OKV_TOKENS_BLOCK_MAX	8192u
 

@@ -212,6 +212,68 @@ static void what_never_comes_is_forgotten(void **state)
 	unlink(path);
 }
 
+/* The namespace of @world in blocks of so many tokens. */
+static struct omnikv_space *open_with(const struct kv_world *world, uint32_t block_tokens)
+{
+	struct omnikv_plan_config config = { .size = sizeof(config), .block_tokens = block_tokens, .granule_bytes = 4096 };
+	struct omnikv_plan *plan = calloc(1, sizeof(*plan));
+	struct omnikv_namespace ns = world->ns;
+	struct omnikv_space *space;
+	struct omnikv_error err;
+
+	assert_non_null(plan);
+	assert_int_equal(omnikv_plan_make(&world->plan.layout, &config, plan, &err), 0);
+	ns.layout = &plan->layout;
+	ns.block_tokens = block_tokens;
+	assert_int_equal(omnikv_space_open(world->manager, &ns, plan, &space, &err), 0);
+	free(plan);
+	return space;
+}
+
+/* Large blocks, and blocks of many sizes: whoever notes what never comes fills the pool with neither. */
+static void what_waits_takes_no_more_memory_than_its_bound(void **state)
+{
+	static uint32_t tokens[OKV_TOKENS_BLOCK_MAX];
+	struct omnikv_key key = { .len = 8 };
+	struct omnikv_space *space;
+	struct kv_world world;
+	uint64_t meta, first;
+
+	(void)state;
+	pool_begin();
+	snprintf(spec, sizeof(spec), "embedded:80M:%s", path);
+	begin(&world);
+	tell(&world, 1, 3, false);
+	first = meta_bytes(&world);
+	space = open_with(&world, OKV_TOKENS_BLOCK_MAX);
+	meta = meta_bytes(&world);
+	for (uint32_t n = 1; n < 2000; n++) {
+		memcpy(key.bytes, &n, sizeof(n));
+		assert_int_equal(omnikv_space_note_tokens(space, &key, 1, tokens), 0);
+		assert_true(meta_bytes(&world) - meta <= OKV_TOKENS_IDLE_BYTES);
+	}
+	assert_true(meta_bytes(&world) - meta > OKV_TOKENS_IDLE_BYTES / 2);
+	omnikv_space_close(space);
+	for (uint32_t i = 1; i < 200; i++) {
+		space = open_with(&world, OKV_TOKENS_BLOCK_MAX - 32 * i);
+		assert_int_equal(omnikv_space_note_tokens(space, &key, 1, tokens), 0);
+		omnikv_space_close(space);
+		assert_true(meta_bytes(&world) - first <= OKV_TOKENS_IDLE_BYTES + (8u << 20));
+	}
+	/* Others go on as if nothing were. */
+	tell(&world, 4, 5, false);
+	assert_int_equal(look(&world).with_tokens, 3 + 5);
+	kv_world_check(&world);
+	kv_world_leave(&world);
+	begin(&world);
+	assert_int_equal(look(&world).with_tokens, 3 + 5);
+	tell(&world, 7, 5, false);
+	assert_int_equal(look(&world).with_tokens, 3 + 5 + 5);
+	kv_world_check(&world);
+	kv_world_leave(&world);
+	unlink(path);
+}
+
 static const char *const points[] = {
 	"tokens.chunk_filled", "tokens.half_owned", "index.insert_filled", "index.insert_there", "index.insert_listed",
 	"index.remove_unlisted", "index.remove_gone", "commit.publish", "catalog.root_there", "catalog.loaded",
@@ -260,6 +322,45 @@ static void a_kill_at_any_store_leaves_the_right_ones(void **state)
 	}
 	print_message("# %u of %u killed, %u blocks without token ids\n", nr_killed, NR_TRIALS, nr_missing);
 	assert_true(nr_killed > NR_TRIALS / 2);
+	unlink(path);
+}
+
+/* Slots that are given back leave the list of all by one store. */
+static void a_kill_as_memory_goes_back_loses_nothing_else(void **state)
+{
+	static uint32_t tokens[OKV_TOKENS_BLOCK_MAX];
+	struct omnikv_key key = { .len = 8 };
+	struct omnikv_space *space;
+	struct kv_world world;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	pool_begin();
+	snprintf(spec, sizeof(spec), "embedded:80M:%s", path);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		begin(&world);
+		tell(&world, 1, 3, false);
+		KV_MUST(okv_failpoint_arm(&(struct okv_failpoint){ .name = "tokens.chunk_cut", .nth = 3, .flags = OKV_FAILPOINT_F_KILL }) == 0);
+		for (uint32_t i = 0; i < 100; i++) {
+			space = open_with(&world, OKV_TOKENS_BLOCK_MAX - 32 * i);
+			KV_MUST(omnikv_space_note_tokens(space, &key, 1, tokens) == 0);
+			omnikv_space_close(space);
+			if (i == 30)
+				tell(&world, 4, 5, false);
+		}
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	begin(&world);
+	assert_int_equal(look(&world).with_tokens, 3 + 5);
+	tell(&world, 7, 5, false);
+	assert_int_equal(look(&world).with_tokens, 3 + 5 + 5);
+	kv_world_check(&world);
+	kv_world_leave(&world);
 	unlink(path);
 }
 
@@ -382,7 +483,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(they_come_and_go_with_their_blocks),
 		cmocka_unit_test(what_never_comes_is_forgotten),
+		cmocka_unit_test(what_waits_takes_no_more_memory_than_its_bound),
 		cmocka_unit_test(a_kill_at_any_store_leaves_the_right_ones),
+		cmocka_unit_test(a_kill_as_memory_goes_back_loses_nothing_else),
 		cmocka_unit_test(what_is_damaged_is_not_there),
 		cmocka_unit_test(a_watcher_sees_what_comes_and_goes),
 		cmocka_unit_test(a_pool_that_does_not_last_keeps_none),

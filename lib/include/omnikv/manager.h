@@ -253,7 +253,8 @@ OMNIKV_API int omnikv_space_wait(struct omnikv_space *space, const struct omnikv
  * @tokens: [nr_keys][T] token ids of these blocks, without those before them
  *
  * Before they are committed: then they are kept with the blocks, and come back with them after a restart. What is noted and not
- * committed is forgotten in time. Where nobody keeps them (OMNIKV_MANAGER_F_TOKENS, omnikvd's setting "tokens") this does nothing.
+ * committed is forgotten in time, at the latest when 16 MiB of others wait. Where nobody keeps them (OMNIKV_MANAGER_F_TOKENS,
+ * omnikvd's setting "tokens") this does nothing.
  *
  * Return: 0, or -EINVAL, -ENOMEM (the pool has no room for them), -ENOTCONN, -ETIME.
  */
