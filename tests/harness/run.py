@@ -35,7 +35,7 @@ NOT_LANES = {"harness", "abi", "bench"}
 # Seconds: per commit, with --full. A lane that is not named here has the last.
 BUDGETS = {
     "lint": (120, 300), "unit": (900, 1800), "conformance": (300, 900), "docs": (60, 60),
-    "packages": (180, 300), "fuzz": (600, 7200), "kmod": (2400, 7200), "guest": (900, 21600), "soak": (600, 7200),
+    "packages": (180, 300), "fuzz": (600, 7200), "kmod": (2400, 7200), "guest": (900, 21600), "soak": (600, 9000),
     "python": (600, 600), "engines": (900, 3600),
     "": (600, 3600),
 }
@@ -316,7 +316,7 @@ class Session:
                     with_reason = ("failed", "was not built")
                     self.record(label, *with_reason)
                     continue
-                timeout = TEST_TIMEOUT * (1 + 4 * self.full)
+                timeout = self.left() if lane == "soak" else TEST_TIMEOUT * (1 + 4 * self.full)
                 if lane != "conformance":
                     jobs.append(workers.submit(self.program, label, [path], timeout, env))
                     continue
