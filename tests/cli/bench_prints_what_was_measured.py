@@ -4,6 +4,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 import xml.etree.ElementTree
@@ -144,19 +145,16 @@ def wait_for(nr, seconds):
 def huge_pages_come_back_however_it_ends():
     cli.need(os.access(HUGE, os.W_OK), "the count of huge pages cannot be set here")
     before = pages_nr()
-    for signal in (None, "INT", "KILL"):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
         with subprocess.Popen([cli.OMNIKV, "bench", "ring", "--footprint", "16M", "--rounds", "101", "--hugepages", "3"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
             came = wait_for(before + 3, 20)
-            if signal:
-                subprocess.run(["kill", f"-{signal}", str(child.pid)], check=True)
-            else:
-                child.terminate()
+            child.send_signal(number)
             # Whoever waits for its output waits for it alone.
             child.communicate(timeout=20)
         cli.need(came, "huge pages could not be reserved")
         if not wait_for(before, 20):
-            raise AssertionError(f"{pages_nr()} huge pages after {signal}, {before} before")
+            raise AssertionError(f"{pages_nr()} huge pages after {number.name}, {before} before")
     done = cli.run("bench", "ring", "--footprint", "16M", "--rounds", "1", "--hugepages", "3", "--json")
     cli.fields(done, huge_pages_reserved=3)
     cli.equal(pages_nr(), before, "huge pages afterwards", done)

@@ -102,7 +102,7 @@ sh -c 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"' sh "$group" \
 	unshare --mount --pid --cgroup --uts --ipc --net --fork --kill-child "$0" boot "$work/root" >"$work/log" 2>&1 &
 boot=$!
 
-init() { pgrep -P "$boot" 2>/dev/null | head -n 1; }
+init() { grep -m 1 -o '^[0-9]*[0-9]' "/proc/$boot/task/$boot/children" 2>/dev/null; }
 within() { timeout "$deadline" nsenter -t "$(init)" -m -p -C -u -i -n -r -w env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
 show() { within systemctl show -P "$2" "$1"; }
 
