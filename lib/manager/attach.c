@@ -54,6 +54,7 @@ struct kept {
  * @epoch:      of the connection on which @space is its number; 0: none
  * @root_off:   where the catalog is; 0: nowhere
  * @has_reader: @rspace is current, as far as is known
+ * @is_untold:  the daemon of @space knows nothing of what is kept
  * @kept:       what was retained, of which some may be over
  */
 struct remote {
@@ -68,8 +69,10 @@ struct remote {
 	uint64_t		root_off;
 	uint32_t		flags;
 	bool			has_reader;
+	bool			is_untold;
 	struct okv_reader	reader;
 	struct okv_reader_space	rspace;
+	/* under the authority's @retain_lock */
 	struct kept		*kept;
 };
 
@@ -86,6 +89,12 @@ struct attached {
 	/* What may wait long goes by a connection of its own, made at the first such call. */
 	pthread_mutex_t		wait_lock;
 	struct okv_conn		*wait_conn;
+
+	/*
+	 * Held from a request about a retention to what is kept of it, so that both have the same order here and there.
+	 * Nothing is taken before it.
+	 */
+	pthread_mutex_t		retain_lock;
 
 	pthread_mutex_t		lock;
 	/* under @lock */
@@ -175,8 +184,6 @@ static int encode_space(const struct omnikv_namespace *ns, const struct omnikv_p
 	return ret;
 }
 
-static void announce_kept(struct attached *at, struct remote *remote);
-
 static int open_space(struct attached *at, struct remote *remote, struct omnikv_error *err)
 {
 	struct okv_wire_space_opened opened;
@@ -202,8 +209,8 @@ static int open_space(struct attached *at, struct remote *remote, struct omnikv_
 	remote->root_off = opened.root_off;
 	remote->flags = opened.flags;
 	remote->has_reader = false;
+	remote->is_untold = true;
 	pthread_mutex_unlock(&at->lock);
-	announce_kept(at, remote);
 	return 0;
 }
 
@@ -228,7 +235,102 @@ static int space_of(struct attached *at, struct remote *remote, uint64_t *space)
 	return -ENOTCONN;
 }
 
-/* A request about @remote, whose number on the connection goes to @space, in the request. */
+static struct okv_wire_retain retain_frame(const struct omnikv_retention *how, const struct omnikv_key *key,
+					   uint32_t position)
+{
+	struct okv_wire_retain retain = {
+		.session = how->session, .flags = how->flags, .priority = how->priority, .ttl_ms = how->ttl_ms,
+		.next_use_ms = how->next_use_ms, .position = position,
+	};
+
+	if (key)
+		retain.key = *key;
+	return retain;
+}
+
+/*
+ * What @session retains is @new, or nothing. What is over by now is forgotten, and the oldest of more than one daemon
+ * takes: some of those gave way there, which nobody tells. Under @retain_lock.
+ */
+static void keep(struct remote *remote, uint64_t session, struct kept *new)
+{
+	struct kept **link = &remote->kept, *kept;
+	uint64_t now = now_ns();
+	uint32_t nr = new ? 1 : 0;
+
+	while ((kept = *link)) {
+		uint64_t ttl_ms = kept->how.ttl_ms ? kept->how.ttl_ms : 2 * (uint64_t)kept->how.next_use_ms;
+
+		if (kept->how.session == session || now - kept->since_ns > ttl_ms * UINT64_C(1000000) ||
+		    nr == OKV_RETAIN_OF_OWNER) {
+			*link = kept->next;
+			free(kept);
+			continue;
+		}
+		nr++;
+		link = &kept->next;
+	}
+	if (new) {
+		new->next = remote->kept;
+		remote->kept = new;
+	}
+}
+
+/* @ms from then on, that is from now on; at least one more. */
+static uint32_t ms_left(uint32_t ms, uint64_t since_ns)
+{
+	uint64_t gone = (now_ns() - since_ns) / UINT64_C(1000000);
+
+	return !ms ? 0 : gone < ms ? ms - gone : 1;
+}
+
+/*
+ * A daemon that knows nothing of it: as far as it goes. What has left meanwhile is not brought back. Who holds the lock
+ * tells of all that there is by then, so nobody waits for that.
+ */
+static void announce_kept(struct attached *at, struct remote *remote, bool is_locked)
+{
+	struct kept **link = &remote->kept, *kept;
+	bool is_untold;
+	uint64_t space;
+	int ret = 0;
+
+	pthread_mutex_lock(&at->lock);
+	is_untold = remote->is_untold;
+	pthread_mutex_unlock(&at->lock);
+	if (!is_untold || (!is_locked && pthread_mutex_trylock(&at->retain_lock)))
+		return;
+	pthread_mutex_lock(&at->lock);
+	remote->is_untold = false;
+	space = remote->space;
+	pthread_mutex_unlock(&at->lock);
+	keep(remote, 0, NULL);
+	while ((kept = *link) && ret != -ENOTCONN && ret != -ENOENT) {
+		struct okv_wire_retain retain = retain_frame(&kept->how, &kept->key, kept->position);
+		struct okv_call frame = { .type = OKV_WIRE_RETAIN, .req = &retain, .req_bytes = sizeof(retain) };
+
+		(void)OKV_FAILPOINT("attach.announce");
+		retain.space = space;
+		retain.ttl_ms = ms_left(kept->how.ttl_ms, kept->since_ns);
+		retain.next_use_ms = ms_left(kept->how.next_use_ms, kept->since_ns);
+		ret = call(at, remote->nr_groups, &frame);
+		if (ret != -ESTALE) {
+			link = &kept->next;
+			continue;
+		}
+		*link = kept->next;
+		free(kept);
+	}
+	if (ret == -ENOTCONN || ret == -ENOENT) {
+		pthread_mutex_lock(&at->lock);
+		remote->is_untold = true;
+		pthread_mutex_unlock(&at->lock);
+	}
+	if (!is_locked)
+		pthread_mutex_unlock(&at->retain_lock);
+}
+
+/* A request about @remote, whose number on the connection goes to @space, in the request. RETAIN: under @retain_lock. */
 static int call_about(struct attached *at, struct remote *remote, uint64_t *space, struct okv_call *frame)
 {
 	int ret = -ENOENT;
@@ -238,6 +340,7 @@ static int call_about(struct attached *at, struct remote *remote, uint64_t *spac
 		ret = space_of(at, remote, space);
 		if (ret)
 			return ret;
+		announce_kept(at, remote, frame->type == OKV_WIRE_RETAIN);
 		ret = call(at, remote->nr_groups, frame);
 		if (ret == -ENOENT) {
 			pthread_mutex_lock(&at->lock);
@@ -877,86 +980,6 @@ static int attached_join(struct okv_authority *auth, void *opaque, const struct 
 
 /* ---- retentions, sequences on their way ------------------------------------------------------ */
 
-static struct okv_wire_retain retain_frame(const struct omnikv_retention *how, const struct omnikv_key *key,
-					   uint32_t position)
-{
-	struct okv_wire_retain retain = {
-		.session = how->session, .flags = how->flags, .priority = how->priority, .ttl_ms = how->ttl_ms,
-		.next_use_ms = how->next_use_ms, .position = position,
-	};
-
-	if (key)
-		retain.key = *key;
-	return retain;
-}
-
-/*
- * What @session retains is @new, or nothing. What is over by now is forgotten, and the oldest of more than one daemon
- * takes: some of those gave way there, which nobody tells. Under the lock.
- */
-static void keep(struct remote *remote, uint64_t session, struct kept *new)
-{
-	struct kept **link = &remote->kept, *kept;
-	uint64_t now = now_ns();
-	uint32_t nr = new ? 1 : 0;
-
-	while ((kept = *link)) {
-		uint64_t ttl_ms = kept->how.ttl_ms ? kept->how.ttl_ms : 2 * (uint64_t)kept->how.next_use_ms;
-
-		if (kept->how.session == session || now - kept->since_ns > ttl_ms * UINT64_C(1000000) ||
-		    nr == OKV_RETAIN_OF_OWNER) {
-			*link = kept->next;
-			free(kept);
-			continue;
-		}
-		nr++;
-		link = &kept->next;
-	}
-	if (new) {
-		new->next = remote->kept;
-		remote->kept = new;
-	}
-}
-
-/* @ms from then on, that is from now on; at least one more. */
-static uint32_t ms_left(uint32_t ms, uint64_t since_ns)
-{
-	uint64_t gone = (now_ns() - since_ns) / UINT64_C(1000000);
-
-	return !ms ? 0 : gone < ms ? ms - gone : 1;
-}
-
-/* A daemon that knows nothing of it: as far as it goes. What has left meanwhile is not brought back. */
-static void announce_kept(struct attached *at, struct remote *remote)
-{
-	struct kept *all, *kept;
-	int ret = 0;
-
-	pthread_mutex_lock(&at->lock);
-	keep(remote, 0, NULL);
-	all = remote->kept;
-	remote->kept = NULL;
-	pthread_mutex_unlock(&at->lock);
-	while ((kept = all)) {
-		struct okv_wire_retain retain = retain_frame(&kept->how, &kept->key, kept->position);
-		struct okv_call frame = { .type = OKV_WIRE_RETAIN, .req = &retain, .req_bytes = sizeof(retain) };
-
-		all = kept->next;
-		retain.space = remote->space;
-		retain.ttl_ms = ms_left(kept->how.ttl_ms, kept->since_ns);
-		retain.next_use_ms = ms_left(kept->how.next_use_ms, kept->since_ns);
-		if (ret != -ENOTCONN)
-			ret = call(at, remote->nr_groups, &frame);
-		if (ret == -ESTALE) {
-			free(kept);
-			continue;
-		}
-		pthread_mutex_lock(&at->lock);
-		keep(remote, kept->how.session, kept);
-		pthread_mutex_unlock(&at->lock);
-	}
-}
-
 static int attached_retain(struct okv_authority *auth, void *opaque, const struct omnikv_key *key, uint32_t position,
 			   const struct omnikv_retention *how)
 {
@@ -976,14 +999,16 @@ static int attached_retain(struct okv_authority *auth, void *opaque, const struc
 		*kept = (struct kept){ .how = *how, .key = *key, .position = position, .since_ns = now_ns() };
 	}
 	flush_uses(at);
-	ret = call_about(at, remote, &retain.space, &frame);
-	if (ret < 0) {
+	if (okv_mutex_lock_until(&at->retain_lock, now_ns() + at->deadline_ms * UINT64_C(1000000))) {
 		free(kept);
-		return ret;
+		return -ENOTCONN;
 	}
-	pthread_mutex_lock(&at->lock);
-	keep(remote, how->session, kept);
-	pthread_mutex_unlock(&at->lock);
+	ret = call_about(at, remote, &retain.space, &frame);
+	if (ret < 0)
+		free(kept);
+	else
+		keep(remote, how->session, kept);
+	pthread_mutex_unlock(&at->retain_lock);
 	return ret;
 }
 
@@ -1090,6 +1115,7 @@ static void attached_destroy(struct okv_authority *auth)
 	flush_uses(at);
 	okv_conn_close(at->wait_conn);
 	pthread_mutex_destroy(&at->wait_lock);
+	pthread_mutex_destroy(&at->retain_lock);
 	pthread_mutex_destroy(&at->lock);
 	omnikv_client_close(auth->client);
 	if (at->is_module)
@@ -1231,5 +1257,6 @@ int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config 
 	at->auth.holds_ios = !at->is_module;
 	pthread_mutex_init(&at->lock, NULL);
 	pthread_mutex_init(&at->wait_lock, NULL);
+	pthread_mutex_init(&at->retain_lock, NULL);
 	return okv_manager_attach_to(&at->auth, manager);
 }

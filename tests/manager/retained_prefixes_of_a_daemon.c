@@ -5,9 +5,11 @@
  */
 #include <errno.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +21,7 @@
 
 #include <cmocka.h>
 
+#include "failpoint.h"
 #include "tests/harness/daemon_case.h"
 #include "tests/harness/kv_world.h"
 
@@ -278,11 +281,25 @@ static void sessions_leave_in_the_order_of_their_next_use(void **state)
 }
 
 /* A daemon that was killed: the next one hears of it with the next request of whoever lives. */
+/* Requests go on until the daemon that has come answers them; it has so many retentions then. */
+static void go_on_until_told(const struct kv_world *world, uint64_t nr)
+{
+	struct omnikv_manager_stats stats = { .size = sizeof(stats) };
+	uint64_t since = now_ms();
+
+	for (uint32_t i = 50; now_ms() - since < 10000; i++) {
+		play(world, i);
+		if (!omnikv_manager_shared_stats(world->manager, &stats) && (!nr || stats.nr_retentions))
+			break;
+		sleep_ms(20);
+	}
+	assert_int_equal(shared_stats(world).nr_retentions, nr);
+}
+
 static void the_next_daemon_is_told(void **state)
 {
 	struct daemon_case daemon;
 	struct kv_world world;
-	uint64_t since;
 	char pool[160];
 
 	(void)state;
@@ -298,17 +315,8 @@ static void the_next_daemon_is_told(void **state)
 	daemon_kill(&daemon);
 	sleep_ms(60);
 	daemon_start(&daemon, (const char *const []){ "--pool", pool, "--reserve", "0", NULL });
-	since = now_ms();
-	for (uint32_t i = 50; now_ms() - since < 10000; i++) {
-		struct omnikv_manager_stats stats = { .size = sizeof(stats) };
-
-		play(&world, i);
-		if (!omnikv_manager_shared_stats(world.manager, &stats) && stats.nr_retentions)
-			break;
-		sleep_ms(20);
-	}
 	/* The third was over by then. */
-	assert_int_equal(shared_stats(&world).nr_retentions, 2);
+	go_on_until_told(&world, 2);
 	assert_true(shared_stats(&world).pinned_bytes > 0);
 	flood(&world, 120);
 	assert_int_equal(cached(&world, 1), BLOCKS);
@@ -319,6 +327,81 @@ static void the_next_daemon_is_told(void **state)
 	kv_world_detach(&world);
 	assert_int_equal(daemon_stop(&daemon, NULL), 0);
 	daemon_case_fini(&daemon);
+}
+
+/* While a thread tells the next daemon what is kept, another one says something new of the same session. */
+struct meanwhile {
+	const struct kv_world	*world;
+	bool			is_over;	/* of the session; else it retains for longer, at a priority */
+	pthread_t		thread;
+	atomic_bool		has_begun;
+	atomic_bool		is_done;
+	int64_t			ret;
+};
+
+static void *say_something_new(void *arg)
+{
+	struct meanwhile *now = arg;
+
+	now->ret = now->is_over ? omnikv_space_unretain(now->world->space, 1) :
+				  retain(now->world, 1, (struct omnikv_retention){ .priority = 7, .ttl_ms = HOUR_MS });
+	atomic_store(&now->is_done, true);
+	return NULL;
+}
+
+static int at_announcement(void *opaque, const char *name)
+{
+	struct meanwhile *now = opaque;
+
+	(void)name;
+	if (atomic_exchange(&now->has_begun, true))
+		return 0;
+	KV_MUST(!pthread_create(&now->thread, NULL, say_something_new, now));
+	/* It may be done at once, or wait for this announcement: that is not for ever. */
+	for (uint32_t i = 0; i < 40 && !atomic_load(&now->is_done); i++)
+		sleep_ms(10);
+	return 0;
+}
+
+static void what_ends_while_the_next_daemon_is_told_does_not_come_back(void **state)
+{
+	(void)state;
+	for (int is_over = 0; is_over < 2; is_over++) {
+		struct daemon_case daemon;
+		struct kv_world world;
+		struct meanwhile now = { .world = &world, .is_over = is_over };
+		uint64_t since;
+		char pool[160];
+
+		daemon_case_init(&daemon);
+		snprintf(pool, sizeof(pool), "embedded:8M:%s/pool", daemon.dir);
+		daemon_start(&daemon, (const char *const []){ "--pool", pool, "--reserve", "0", NULL });
+		kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+		play(&world, 1);
+		assert_int_equal(pin(&world, 1, HOUR_MS), BLOCKS);
+		daemon_kill(&daemon);
+		daemon_start(&daemon, (const char *const []){ "--pool", pool, "--reserve", "0", NULL });
+		KV_MUST(!okv_failpoint_arm(&(struct okv_failpoint){ .name = "attach.announce", .fn = at_announcement, .opaque = &now }));
+		since = now_ms();
+		for (uint32_t i = 50; !atomic_load(&now.has_begun) && now_ms() - since < 10000; i++) {
+			play(&world, i);
+			sleep_ms(20);
+		}
+		assert_true(atomic_load(&now.has_begun));
+		pthread_join(now.thread, NULL);
+		okv_failpoint_disarm_all();
+		assert_int_equal(now.ret, is_over ? 0 : BLOCKS);
+		assert_int_equal(shared_stats(&world).pinned_bytes, 0);
+		assert_int_equal(shared_stats(&world).nr_retentions, !is_over);
+		/* The daemon after that is told the same. */
+		daemon_kill(&daemon);
+		daemon_start(&daemon, (const char *const []){ "--pool", pool, "--reserve", "0", NULL });
+		go_on_until_told(&world, !is_over);
+		assert_int_equal(shared_stats(&world).pinned_bytes, 0);
+		kv_world_detach(&world);
+		assert_int_equal(daemon_stop(&daemon, NULL), 0);
+		daemon_case_fini(&daemon);
+	}
 }
 
 /* What a client keeps for the next daemon is no more than one daemon takes of it. */
@@ -353,6 +436,7 @@ int main(void)
 		cmocka_unit_test(no_process_can_pin_what_all_need),
 		cmocka_unit_test(sessions_leave_in_the_order_of_their_next_use),
 		cmocka_unit_test(the_next_daemon_is_told),
+		cmocka_unit_test(what_ends_while_the_next_daemon_is_told_does_not_come_back),
 		cmocka_unit_test(sessions_without_end_take_no_memory_without_end),
 	};
 
