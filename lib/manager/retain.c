@@ -178,7 +178,7 @@ static bool is_within(const struct omnikv_manager *manager, const struct okv_ret
 	for (uint32_t i = 0; i < nr; i++) {
 		const struct okv_retained *other = retained_of(okv_ranks_at(ranks, i));
 
-		if (other->rank.owner != retained->rank.owner)
+		if (other->rank.owner != retained->rank.owner || other->is_aside)
 			continue;
 		nr_own++;
 		if (kind_of(other) == kind_of(retained))
@@ -187,7 +187,7 @@ static bool is_within(const struct omnikv_manager *manager, const struct okv_ret
 	return charged <= bound / 2 && nr_own <= OKV_RETAIN_OF_OWNER;
 }
 
-/* Of the same owner and worth less than @retained; NULL: there is none. */
+/* Of the same owner and worth less than @retained, and not aside; NULL: there is none. */
 static struct okv_retained *least_beside(const struct omnikv_manager *manager, const struct okv_retained *retained)
 {
 	const struct okv_ranks *ranks = manager->retentions->ranks;
@@ -197,7 +197,7 @@ static struct okv_retained *least_beside(const struct omnikv_manager *manager, c
 	for (uint32_t i = 0; i < okv_ranks_count(ranks); i++) {
 		struct okv_rank *rank = okv_ranks_at(ranks, i);
 
-		if (rank->owner != mine->owner || rank->is_pin || rank->priority > mine->priority ||
+		if (rank->owner != mine->owner || rank->is_pin || retained_of(rank)->is_aside || rank->priority > mine->priority ||
 		    (rank->priority == mine->priority && rank->next_ns < mine->next_ns))
 			continue;
 		if (!least || okv_rank_is_less(rank, least))
@@ -206,30 +206,82 @@ static struct okv_retained *least_beside(const struct omnikv_manager *manager, c
 	return least ? retained_of(least) : NULL;
 }
 
-/* Hold it and list it, where that stays within the bounds; of ranked ones the owner's lesser ones make way. */
-static int retain(struct omnikv_manager *manager, struct okv_retained *retained)
+/* Listed still, so that it can come back as it was. */
+static void set_aside(struct omnikv_manager *manager, struct okv_retained *retained, struct okv_retained **list)
+{
+	let_go(manager, retained);
+	retained->is_aside = true;
+	retained->aside = *list;
+	*list = retained;
+}
+
+/* What held once, and nothing has changed since, can be held again. */
+static void bring_back(struct omnikv_manager *manager, struct okv_retained *list)
+{
+	struct okv_retained *retained;
+
+	while ((retained = list)) {
+		uint64_t charged = retained->nr_granules;
+
+		list = retained->aside;
+		retained->is_aside = false;
+		if (hold(manager, retained)) {
+			okv_ranks_del(manager->retentions->ranks, &retained->rank);
+			free(retained);
+			continue;
+		}
+		retained->nr_granules = charged;
+	}
+}
+
+/* Hold @new where that stays within the bounds; of ranked ones the owner's lesser ones are set aside for it. */
+static int hold_within(struct omnikv_manager *manager, struct okv_retained *new, struct okv_retained **list)
 {
 	struct okv_retained *lesser;
-	int ret = hold(manager, retained);
+	int ret = hold(manager, new);
 
 	if (ret)
 		return ret;
-	while (!is_within(manager, retained)) {
-		lesser = retained->rank.is_pin ? NULL : least_beside(manager, retained);
+	while (!is_within(manager, new)) {
+		lesser = new->rank.is_pin ? NULL : least_beside(manager, new);
 		if (!lesser) {
-			ret = -EDQUOT;
-			goto err_held;
+			let_go(manager, new);
+			return -EDQUOT;
 		}
-		okv_retain_end(manager, lesser);
-		manager->stats.retentions_yielded++;
+		set_aside(manager, lesser, list);
 	}
-	ret = okv_ranks_add(manager->retentions->ranks, &retained->rank);
-	if (ret)
-		goto err_held;
 	return 0;
+}
 
-err_held:
-	let_go(manager, retained);
+/* @new takes the place of @old and of what is worth less; either may be NULL. On an error all is as it was, but for @new. */
+static int replace(struct omnikv_manager *manager, struct okv_retained *old, struct okv_retained *new)
+{
+	struct okv_retained *aside = NULL, *retained;
+	int ret;
+
+	/* Out of the way first: what both protect counts once. */
+	if (old)
+		set_aside(manager, old, &aside);
+	ret = new ? hold_within(manager, new, &aside) : 0;
+	if (ret) {
+		bring_back(manager, aside);
+		return ret;
+	}
+	if (new && !aside) {
+		ret = okv_ranks_add(manager->retentions->ranks, &new->rank);
+		if (ret)
+			let_go(manager, new);
+		return ret;
+	}
+	while ((retained = aside)) {
+		aside = retained->aside;
+		okv_ranks_del(manager->retentions->ranks, &retained->rank);
+		manager->stats.retentions_yielded += retained != old;
+		free(retained);
+	}
+	/* Its place is there. */
+	ret = new ? okv_ranks_add(manager->retentions->ranks, &new->rank) : 0;
+	assert(!ret);
 	return ret;
 }
 
@@ -290,19 +342,11 @@ int okv_retain_entry(struct omnikv_space *space, uint64_t owner, const struct om
 		if (!new)
 			return -ENOMEM;
 	}
-	/* Out of the way first: what both protect counts once. Its place is kept for it. */
-	if (old) {
-		okv_ranks_del(manager->retentions->ranks, &old->rank);
-		let_go(manager, old);
-	}
-	ret = new ? retain(manager, new) : 0;
+	ret = replace(manager, old, new);
 	if (ret) {
 		free(new);
-		if (old && (hold(manager, old) || okv_ranks_add(manager->retentions->ranks, &old->rank)))
-			free(old);
 		return ret;
 	}
-	free(old);
 	if (entry != OKV_ENTRY_NONE && is_over)
 		okv_index_demote(space->shelf->index, entry);
 	return 0;

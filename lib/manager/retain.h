@@ -31,12 +31,15 @@ enum { OKV_RETAIN_PIN, OKV_RETAIN_RANKED, OKV_RETAIN_KINDS };
  * @pin:         its entry and length; active where it is a pin, else the index alone counts it
  * @nr_granules: that nothing else of its kind protected as it came
  * @secret:      of a ticket
+ * @is_aside:    it holds nothing, while one is looked for that may take its place; @aside is the next such
  */
 struct okv_retained {
-	struct okv_rank	rank;
-	struct okv_pin	pin;
-	uint64_t	nr_granules;
-	uint64_t	secret;
+	struct okv_rank		rank;
+	struct okv_pin		pin;
+	uint64_t		nr_granules;
+	uint64_t		secret;
+	bool			is_aside;
+	struct okv_retained	*aside;
 };
 
 /** -EINVAL, -EOPNOTSUPP where it says nothing that could be done. No lock. */
@@ -51,7 +54,7 @@ int okv_retention_check(const struct omnikv_retention *how);
  * @how:   checked; @how->ttl_ms and @how->next_use_ms count from now
  * @entry: OKV_ENTRY_NONE: nothing is
  *
- * On an error the session retains what it did. -EDQUOT, -ENOMEM, -ESTALE, -EOVERFLOW (as okv_index_pin()).
+ * On an error all sessions retain what they did. -EDQUOT, -ENOMEM, -ESTALE, -EOVERFLOW (as okv_index_pin()).
  */
 int okv_retain_entry(struct omnikv_space *space, uint64_t owner, const struct omnikv_retention *how, uint32_t entry);
 /** NULL: none of this name. */

@@ -113,7 +113,7 @@ static uint64_t cached(const struct path *path, uint32_t salt)
 	return nr;
 }
 
-static int64_t retain(const struct path *path, uint32_t salt, const struct omnikv_retention *how)
+static int64_t retain_begin(const struct path *path, uint32_t salt, uint64_t nr_blocks, const struct omnikv_retention *how)
 {
 	struct omnikv_retention full = *how;
 	struct omnikv_key *keys;
@@ -123,10 +123,15 @@ static int64_t retain(const struct path *path, uint32_t salt, const struct omnik
 	full.size = sizeof(full);
 	make_story(&story, salt, 0);
 	keys = kv_keys(path->world, &story, BLOCKS);
-	nr = omnikv_space_retain(path->world->space, keys, BLOCKS, NULL, &full);
+	nr = omnikv_space_retain(path->world->space, keys, nr_blocks, NULL, &full);
 	free(keys);
 	kv_story_free(&story);
 	return nr;
+}
+
+static int64_t retain(const struct path *path, uint32_t salt, const struct omnikv_retention *how)
+{
+	return retain_begin(path, salt, BLOCKS, how);
 }
 
 static int64_t pin(const struct path *path, uint32_t salt, uint32_t ttl_ms)
@@ -354,6 +359,55 @@ static void nobody_can_pin_the_whole_pool(void **state)
 
 		path_open(&path, is_attached, KV_SHAPE_FULL);
 		check_bounds(&path);
+		path_close(&path);
+	}
+}
+
+/* Whatever could make way for it would not be enough: then nothing makes way. */
+static void check_refused(struct path *path)
+{
+	const struct omnikv_retention least = { .session = 1, .priority = 1, .ttl_ms = HOUR_MS };
+	const struct omnikv_retention low = { .session = 2, .priority = 2, .ttl_ms = HOUR_MS };
+	const struct omnikv_retention own = { .session = 3, .priority = 10, .ttl_ms = HOUR_MS };
+	bool is_attached = path->world == &path->other;
+	/* Half of 64 blocks, or a client's half of that. */
+	uint32_t nr_whole = is_attached ? 3 : 7;
+	struct omnikv_manager_stats before, after;
+
+	for (uint32_t i = 1; i <= 3 + nr_whole; i++)
+		play(path, i);
+	assert_int_equal(retain_begin(path, 1, 1, &least), 1);
+	assert_int_equal(retain_begin(path, 2, 1, &low), 1);
+	assert_int_equal(retain_begin(path, 3, 2, &own), 2);
+	for (uint32_t i = 4; i <= 3 + nr_whole; i++)
+		assert_int_equal(rank(path, i, 50), BLOCKS);
+	before = stats_of(path);
+	assert_int_equal(before.nr_retentions, 3 + nr_whole);
+	play(path, 20);
+	/* 4 blocks more, and 2 that two sessions of less worth have; and 4 instead of 2, and 1 that a session of no more has. */
+	assert_int_equal(rank(path, 20, 9), -EDQUOT);
+	assert_int_equal(retain(path, 20, &(struct omnikv_retention){ .session = 3, .priority = 1, .ttl_ms = HOUR_MS }), -EDQUOT);
+	after = stats_of(path);
+	assert_int_equal(after.nr_retentions, before.nr_retentions);
+	assert_int_equal(after.retained_bytes, before.retained_bytes);
+	assert_int_equal(after.retentions_yielded, before.retentions_yielded);
+	kv_world_check(&path->base);
+	/* 4 instead of 2 fit where the two others go, and these are counted. */
+	assert_int_equal(retain(path, 20, &own), BLOCKS);
+	after = stats_of(path);
+	assert_int_equal(after.nr_retentions, before.nr_retentions - 2);
+	assert_int_equal(after.retentions_yielded, before.retentions_yielded + 2);
+	kv_world_check(&path->base);
+}
+
+static void a_retention_that_is_refused_ends_no_other(void **state)
+{
+	(void)state;
+	for (uint32_t is_attached = 0; is_attached < 2; is_attached++) {
+		struct path path;
+
+		path_open(&path, is_attached, KV_SHAPE_FULL);
+		check_refused(&path);
 		path_close(&path);
 	}
 }
@@ -620,6 +674,7 @@ int main(void)
 		cmocka_unit_test(what_is_worth_least_leaves_first),
 		cmocka_unit_test(what_a_finished_session_used_leaves_first),
 		cmocka_unit_test(nobody_can_pin_the_whole_pool),
+		cmocka_unit_test(a_retention_that_is_refused_ends_no_other),
 		cmocka_unit_test(states_that_come_late_do_not_pin_more_than_the_bound),
 		cmocka_unit_test(shared_prefixes_count_once),
 		cmocka_unit_test(a_state_that_comes_later_ends_no_pinning),

@@ -218,7 +218,7 @@ struct omnikv_retention {
  * Return: how many leading blocks are retained now, or
  *   -EINVAL      a key or a value that is none, a pin without @ttl_ms, or nothing that would keep anything
  *   -EDQUOT      pins have reached their bound (struct omnikv_manager_config), there are too many retentions, or others
- *                of this client are all worth more; what the session retained before stays
+ *                of this client are all worth more; what was retained before stays
  *   -ENOTCONN, -EOPNOTSUPP (a daemon that knows of none), -ENOMEM, -EOVERFLOW (65,535 leases end at one block)
  */
 OMNIKV_API int64_t omnikv_space_retain(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
