@@ -137,6 +137,7 @@ int omnikv_space_note_tokens(struct omnikv_space *space, const struct omnikv_key
 int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens);
 int64_t omnikv_manager_flush(struct omnikv_manager *manager);
 int64_t omnikv_manager_reset(struct omnikv_manager *manager);
+int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager);
 struct omnikv_manager_stats {
 	size_t size; uint64_t nr_queries; uint64_t tokens_queried; uint64_t tokens_hit; uint64_t blocks_queried;
 	uint64_t blocks_hit; uint64_t blocks_committed; uint64_t blocks_deduplicated; uint64_t blocks_evicted;

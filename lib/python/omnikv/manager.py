@@ -120,8 +120,13 @@ class Manager(Handle):
         return check(lib.omnikv_manager_flush(self.pointer), "omnikv_manager_flush")
 
     def reset(self) -> int:
-        """Drop what nothing leases. Returns the number of blocks."""
+        """Drop what nothing leases. A spill store keeps what it has. Returns the number of blocks."""
         return check(lib.omnikv_manager_reset(self.pointer), "omnikv_manager_reset")
+
+    def raise_epoch(self) -> int:
+        """Weights have changed: nothing that is cached now, in memory or on NVMe, is hit again, by any process. Returns the new
+        epoch."""
+        return check(lib.omnikv_manager_raise_epoch(self.pointer), "omnikv_manager_raise_epoch")
 
 
 class Space(Handle):
