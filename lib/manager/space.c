@@ -17,6 +17,7 @@
 #include "manager/catalog.h"
 #include "manager/catalog_shared.h"
 #include "manager/import.h"
+#include "manager/tier.h"
 #include "manager/watch.h"
 #include "option.h"
 
@@ -231,6 +232,8 @@ static void okv_space_free(struct omnikv_manager *manager, struct omnikv_space *
 {
 	struct omnikv_space **link = &manager->spaces[okv_space_bucket(space->identity)];
 
+	/* Nobody is told of changes to it from here on. */
+	okv_tier_tell_space(space, false);
 	while (*link != space)
 		link = &(*link)->next;
 	*link = space->next;
@@ -331,6 +334,7 @@ static void okv_space_list(struct omnikv_manager *manager, struct omnikv_space *
 	*bucket = space;
 	manager->space_of_id[space->id] = space;
 	manager->nr_spaces++;
+	okv_tier_tell_space(space, true);
 }
 
 int okv_space_load(struct omnikv_manager *manager, const struct okv_space_record *record)

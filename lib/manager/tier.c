@@ -16,6 +16,7 @@
 #include "manager/import.h"
 #include "manager/retain.h"
 #include "manager/space.h"
+#include "manager/watch.h"
 #include "provider.h"
 #include "spill/spill.h"
 
@@ -36,6 +37,7 @@ struct okv_tier {
 	uint32_t		admit;
 	/* under the manager's lock */
 	uint64_t		era;		/* of the store; see okv_store_era() */
+	bool			has_untold;	/* the watcher must hear everything again */
 	struct okv_stuck	*stuck;
 };
 
@@ -73,15 +75,87 @@ void okv_tier_era_enter(struct omnikv_manager *manager)
 	if (!manager->tier)
 		return;
 	okv_store_era(manager->tier->spill->store, &era);
+	if (manager->watch && era.number != manager->tier->era)
+		manager->watch->cleared(manager->watch);
 	manager->tier->era = era.number;
 }
 
-/* What the store calls a namespace: in every era something else. */
+/* From a namespace's identity to what the store calls it, in every era something else; and back. */
+static void in_era(uint64_t era, uint8_t ns[32])
+{
+	for (uint32_t i = 0; i < sizeof(era); i++)
+		ns[i] ^= (uint8_t)(era >> 8 * i);
+}
+
 static void name_in(uint64_t era, const struct omnikv_space *space, uint8_t ns[32])
 {
 	memcpy(ns, space->identity, 32);
-	for (uint32_t i = 0; i < sizeof(era); i++)
-		ns[i] ^= (uint8_t)(era >> 8 * i);
+	in_era(era, ns);
+}
+
+/* ---- telling the watcher -------------------------------------------------------------------- */
+
+void okv_tier_watch(struct omnikv_manager *manager)
+{
+	if (!manager->tier)
+		return;
+	okv_store_watch(manager->tier->spill->store, manager->watch);
+	manager->tier->has_untold = false;
+}
+
+struct telling {
+	const struct omnikv_space	*space;
+	bool				is_there;
+};
+
+static void tell_record(void *opaque, const struct okv_record *rec)
+{
+	const struct telling *telling = opaque;
+	struct okv_watch *watch = telling->space->manager->watch;
+
+	watch->spilled(watch, telling->space, &rec->key, &rec->parent, rec->nr_tokens, telling->is_there);
+}
+
+int okv_tier_tell_space(struct omnikv_space *space, bool is_there)
+{
+	struct telling telling = { .space = space, .is_there = is_there };
+	struct omnikv_manager *manager = space->manager;
+	uint8_t ns[32];
+	int ret;
+
+	if (!manager->watch || !manager->tier)
+		return 0;
+	name_in(manager->tier->era, space, ns);
+	ret = okv_store_list(manager->tier->spill->store, ns, tell_record, &telling);
+	manager->tier->has_untold |= ret != 0;
+	return ret;
+}
+
+/* Inside a visit: what came to the store and left it meanwhile. That of an older era has been cleared. */
+static void tell_changes(struct omnikv_manager *manager)
+{
+	struct okv_tier *tier = manager->tier;
+	struct okv_store_change *changes;
+	uint32_t nr;
+
+	if (!manager->watch)
+		return;
+	tier->has_untold |= okv_store_changes(tier->spill->store, &changes, &nr) != 0;
+	for (uint32_t i = 0; i < nr && !tier->has_untold; i++) {
+		const struct okv_store_change *change = &changes[i];
+		struct omnikv_space *space;
+		uint8_t identity[32];
+
+		memcpy(identity, change->ns, sizeof(identity));
+		in_era(tier->era, identity);
+		space = okv_space_find_locked(manager, identity);
+		if (space)
+			manager->watch->spilled(manager->watch, space, &change->key, &change->parent, change->nr_tokens,
+						change->is_there);
+	}
+	free(changes);
+	if (tier->has_untold)
+		tier->has_untold = okv_watch_again(manager) != 0;
 }
 
 /* ---- memory on its way ---------------------------------------------------------------------- */
@@ -293,6 +367,7 @@ static void demote_end(struct omnikv_manager *manager, struct okv_demotion *dem,
 		manager->stats.blocks_lost += dem->puts[i].res != 0;
 	}
 	manager->stats.bytes_spilled += stored_bytes;
+	tell_changes(manager);
 	if (ret != -ETIME)
 		give_back(&visit, dem->extents, dem->nr_blocks * dem->nr_groups);
 	okv_visit_leave(&visit);
@@ -601,6 +676,8 @@ static uint32_t promote_publish(struct okv_promotion *pro, uint32_t nr_good, str
 		pro->nr_blocks++;
 		promoted->nr++;
 	}
+	/* What was found bad has left the store. */
+	tell_changes(manager);
 	give_back(&visit, pro->extents, pro->nr_gets * nr_groups);
 	okv_visit_leave(&visit);
 	return i;

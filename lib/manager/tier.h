@@ -56,6 +56,16 @@ void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys,
 /** Has the store what comes next behind the blocks in memory? Never waits for the disk. */
 bool okv_tier_has_more(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		       const struct omnikv_key *tail);
+
+/*
+ * For the manager's watcher (watch.h), inside of visits; without a watcher or a store nothing is done.
+ */
+
+/** The watcher has come or gone. */
+void okv_tier_watch(struct omnikv_manager *manager);
+/** What the store has of @space, which is found from now on or not any more. -ENOMEM: not all was told. */
+int okv_tier_tell_space(struct omnikv_space *space, bool is_there);
+
 /** Count what of it the lookup then hit, and return how much. Inside a visit. */
 uint64_t okv_tier_settle(struct okv_visit *visit, const struct okv_promoted *promoted, uint64_t nr_hit);
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "manager/tier.h"
 #include "manager/tokens.h"
 
 void okv_block_changed(void *opaque, uint32_t ns, uint32_t entry, bool is_there)
@@ -60,16 +61,38 @@ static int tell_shelf(const struct omnikv_manager *manager, const struct okv_she
 	return 0;
 }
 
+static int tell_all(const struct omnikv_manager *manager)
+{
+	int ret = 0;
+
+	for (const struct okv_shelf *shelf = manager->shelves; shelf && !ret; shelf = shelf->next)
+		ret = tell_shelf(manager, shelf, manager->watch);
+	for (uint32_t id = 0; id < manager->nr_ids && !ret; id++)
+		if (manager->space_of_id[id])
+			ret = okv_tier_tell_space(manager->space_of_id[id], true);
+	return ret;
+}
+
+int okv_watch_again(const struct omnikv_manager *manager)
+{
+	manager->watch->cleared(manager->watch);
+	return tell_all(manager);
+}
+
 int okv_manager_watch(struct omnikv_manager *manager, struct okv_watch *watch)
 {
 	struct okv_visit visit;
-	int ret = 0;
+	int ret;
 
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
-	for (const struct okv_shelf *shelf = manager->shelves; shelf && watch && !ret; shelf = shelf->next)
-		ret = tell_shelf(manager, shelf, watch);
-	manager->watch = ret ? NULL : watch;
+	manager->watch = watch;
+	okv_tier_watch(manager);
+	ret = watch ? tell_all(manager) : 0;
+	if (ret) {
+		manager->watch = NULL;
+		okv_tier_watch(manager);
+	}
 	okv_visit_leave(&visit);
 	return ret;
 }

@@ -11,6 +11,7 @@
 
 #include <xxhash.h>
 
+#include "failpoint.h"
 #include "spill/store.h"
 
 #define BUCKETS_MIN	1024u
@@ -104,9 +105,14 @@ int okv_catalog_reserve(struct okv_catalog *catalog, uint32_t nr)
 }
 
 /* In an encoded record: where the lengths of the keys, the namespace and the key stand. */
+static bool record_is_of(const uint8_t *rec, const uint8_t ns[32])
+{
+	return !memcmp(rec + 48, ns, 32);
+}
+
 static bool record_is(const uint8_t *rec, const uint8_t ns[32], const struct omnikv_key *key)
 {
-	return rec[32] == key->len && !memcmp(rec + 48, ns, 32) && !memcmp(rec + 80, key->bytes, key->len);
+	return rec[32] == key->len && record_is_of(rec, ns) && !memcmp(rec + 80, key->bytes, key->len);
 }
 
 /* Generation of an encoded record; it was checked when it got there. */
@@ -151,6 +157,102 @@ uint32_t okv_catalog_find(const struct okv_store *store, const uint8_t ns[32], c
 	return best;
 }
 
+/* A block is found that was not, or is not any more. */
+static void note_change(struct okv_store *store, const struct okv_record *rec, bool is_there)
+{
+	struct okv_store_changes *changes = &store->changes;
+
+	if (!changes->is_watched || changes->has_lost)
+		return;
+	if (changes->nr == changes->room) {
+		uint32_t room = 2 * changes->room + 64;
+		struct okv_store_change *list = realloc(changes->list, room * sizeof(*list));
+
+		changes->has_lost = !list || OKV_FAILPOINT("spill.note_change");
+		changes->list = list ? list : changes->list;
+		if (changes->has_lost)
+			return;
+		changes->room = room;
+	}
+	changes->list[changes->nr++] = (struct okv_store_change){
+		.key = rec->key, .parent = rec->parent, .nr_tokens = rec->nr_tokens, .is_there = is_there,
+	};
+	memcpy(changes->list[changes->nr - 1].ns, rec->ns, sizeof(rec->ns));
+}
+
+void okv_store_watch(struct okv_store *store, bool is_watched)
+{
+	pthread_mutex_lock(&store->lock);
+	free(store->changes.list);
+	store->changes = (struct okv_store_changes){ .is_watched = is_watched };
+	pthread_mutex_unlock(&store->lock);
+}
+
+int okv_store_changes(struct okv_store *store, struct okv_store_change **changes, uint32_t *nr)
+{
+	bool is_watched, has_lost;
+
+	pthread_mutex_lock(&store->lock);
+	is_watched = store->changes.is_watched;
+	has_lost = store->changes.has_lost;
+	*changes = store->changes.list;
+	*nr = store->changes.nr;
+	store->changes = (struct okv_store_changes){ .is_watched = is_watched };
+	pthread_mutex_unlock(&store->lock);
+	if (!has_lost)
+		return 0;
+	free(*changes);
+	*changes = NULL;
+	*nr = 0;
+	return -ENOMEM;
+}
+
+struct placed {
+	uint32_t	position;
+	uint32_t	entry;
+};
+
+static int by_position(const void *a, const void *b)
+{
+	const struct placed *x = a, *y = b;
+
+	return x->position < y->position ? -1 : x->position > y->position;
+}
+
+int okv_store_list(struct okv_store *store, const uint8_t ns[32],
+		   void (*fn)(void *opaque, const struct okv_record *rec), void *opaque)
+{
+	struct okv_store_changes *changes = &store->changes;
+	const struct okv_catalog *catalog = &store->catalog;
+	struct placed *placed;
+	struct okv_record rec;
+	uint32_t nr = 0, left = 0;
+
+	pthread_mutex_lock(&store->lock);
+	placed = malloc(((size_t)catalog->nr_entries + 1) * sizeof(*placed));
+	for (uint32_t id = 0; placed && id < catalog->nr_entries; id++) {
+		if (catalog->entries[id].segment == OKV_CATALOG_NONE || !record_is_of(entry_record(store, id), ns))
+			continue;
+		okv_catalog_record(store, id, &rec);
+		if (okv_catalog_find(store, ns, &rec.key) == id)
+			placed[nr++] = (struct placed){ rec.position, id };
+	}
+	if (placed) {
+		qsort(placed, nr, sizeof(*placed), by_position);
+		for (uint32_t i = 0; i < nr; i++) {
+			okv_catalog_record(store, placed[i].entry, &rec);
+			fn(opaque, &rec);
+		}
+		for (uint32_t i = 0; i < changes->nr; i++)
+			if (memcmp(changes->list[i].ns, ns, 32))
+				changes->list[left++] = changes->list[i];
+		changes->nr = left;
+	}
+	pthread_mutex_unlock(&store->lock);
+	free(placed);
+	return placed ? 0 : -ENOMEM;
+}
+
 void okv_catalog_del(struct okv_store *store, uint32_t entry)
 {
 	struct okv_catalog *catalog = &store->catalog;
@@ -173,6 +275,8 @@ void okv_catalog_del(struct okv_store *store, uint32_t entry)
 	catalog->nr_live--;
 	if (okv_catalog_find(store, rec.ns, &rec.key) != OKV_CATALOG_NONE)
 		catalog->nr_shadowed--;
+	else
+		note_change(store, &rec, false);
 }
 
 void okv_catalog_add(struct okv_store *store, uint32_t segment, uint32_t at, const struct okv_record *rec)
@@ -185,6 +289,8 @@ void okv_catalog_add(struct okv_store *store, uint32_t segment, uint32_t at, con
 	catalog_spread(store);
 	if (okv_catalog_find(store, rec->ns, &rec->key) != OKV_CATALOG_NONE)
 		catalog->nr_shadowed++;
+	else
+		note_change(store, rec, true);
 	if (catalog->free != OKV_CATALOG_NONE) {
 		id = catalog->free;
 		catalog->free = catalog->entries[id].next;

@@ -1225,6 +1225,7 @@ static void store_free(struct okv_store *store)
 		free(store->segments[i].table);
 	free(store->segments);
 	okv_catalog_fini(&store->catalog);
+	free(store->changes.list);
 	/* What a stuck request still uses is left behind. */
 	if (store->disk->ops->is_idle(store->disk)) {
 		free(store->header);

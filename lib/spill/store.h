@@ -79,6 +79,24 @@ struct okv_spill_entry {
 	uint32_t	at:31, is_read:1;
 };
 
+/** struct okv_store_change - a block that can be found in the store from now on, or cannot any more */
+struct okv_store_change {
+	uint8_t			ns[32];
+	struct omnikv_key	key;
+	struct omnikv_key	parent;
+	uint32_t		nr_tokens;
+	bool			is_there;
+};
+
+/** Changes in their order, while somebody watches. @has_lost: there was no memory for one */
+struct okv_store_changes {
+	struct okv_store_change	*list;
+	uint32_t		nr;
+	uint32_t		room;
+	bool			is_watched;
+	bool			has_lost;
+};
+
 /** The records by key: chains of entries, over the tables of segments. */
 struct okv_catalog {
 	uint32_t		*buckets;
@@ -142,6 +160,7 @@ struct okv_store {
 	struct okv_spill_era	era;
 	struct okv_segment	*segments;
 	struct okv_catalog	catalog;
+	struct okv_store_changes changes;
 	struct omnikv_spill_stats stats;
 };
 
@@ -220,6 +239,28 @@ int okv_store_read_other(struct okv_store *store, const struct okv_record *want,
 bool okv_record_is_same(const struct okv_record *rec, const struct okv_record *want);
 /** The record of this key is not found any more (until the next opening). */
 void okv_store_forget(struct okv_store *store, const uint8_t ns[32], const struct omnikv_key *key);
+
+/*
+ * For whoever tells others what can be found. Nothing here waits for the disk.
+ */
+
+/** Note from now on what changes, or no longer. */
+void okv_store_watch(struct okv_store *store, bool is_watched);
+/**
+ * okv_store_changes() - what has changed since the last call, in order
+ * @changes: [*@nr], the caller's to free(); NULL where there is nothing
+ *
+ * -ENOMEM: changes were lost, and those before them with them.
+ */
+int okv_store_changes(struct okv_store *store, struct okv_store_change **changes, uint32_t *nr);
+/**
+ * okv_store_list() - call @fn for each block of a namespace that can be found, parents before their children
+ * @fn: under the store's lock; must call nothing of it
+ *
+ * What was noted of the namespace before is part of it, and not noted any more. -ENOMEM: nothing was called.
+ */
+int okv_store_list(struct okv_store *store, const uint8_t ns[32],
+		   void (*fn)(void *opaque, const struct okv_record *rec), void *opaque);
 
 /** Nothing that was begun is still under way. */
 bool okv_store_is_idle(struct okv_store *store);

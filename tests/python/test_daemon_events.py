@@ -59,22 +59,30 @@ class Events:
         self.context.destroy(linger=0)
 
 
-def there(events):
-    """The blocks that a reader of these events takes for cached: by hash, what was told of each."""
-    found = {}
+def on_media(events):
+    """The blocks that a reader of these events takes for cached: by medium and hash, what was told of each."""
+    found = {"CPU": {}, "STORAGE": {}}
     for event in events:
         if event["type"] == "AllBlocksCleared":
-            found = {}
-        elif event["type"] == "BlockStored":
-            (name,) = event["block_hashes"]
-            assert name not in found and event["medium"] == "CPU" and event["block_size"] == T
-            assert event["parent_block_hash"] is None or event["parent_block_hash"] in found
-            found[name] = event
+            found = {"CPU": {}, "STORAGE": {}}
+            continue
+        (name,) = event["block_hashes"]
+        here = found[event["medium"]]
+        if event["type"] == "BlockStored":
+            assert name not in here and event["block_size"] == T
+            # On NVMe it has come after memory gave it up, children first.
+            assert event["medium"] == "STORAGE" or event["parent_block_hash"] is None or event["parent_block_hash"] in here
+            here[name] = event
         else:
-            (name,) = event["block_hashes"]
-            assert event["medium"] == "CPU"
-            del found[name]
+            del here[name]
     return found
+
+
+def there(events):
+    """Of a daemon without a spill store."""
+    found = on_media(events)
+    assert not found["STORAGE"]
+    return found["CPU"]
 
 
 class EventDaemon(Daemon):
@@ -191,6 +199,84 @@ def test_what_is_evicted_or_dropped_is_told(tmp_path, chain):
                 chained(found, keys[:hit], prompt[:hit * T])
             manager.reset()
             events.told(lambda events: not there(events))
+    finally:
+        events.close()
+        daemon.end()
+
+
+PROMPTS = [[1000 * i + j for j in range(320)] for i in range(30)]
+
+
+class SpillDaemon(EventDaemon):
+    """Of the blocks of PROMPTS memory holds half."""
+
+    def __init__(self, where, spill_size):
+        super().__init__(where, f"embedded:8M:{where}/pool", "--tokens=yes", "--reserve=1M", f"--spill={where}/spill",
+                         f"--spill-size={spill_size}")
+
+
+def told_as_it_is(events, space, chain):
+    """What the events say, once each prompt hits what they said of it just before: in memory and on NVMe together. What is
+    hit comes to memory, and something else leaves it."""
+    for _ in range(20):
+        right = 0
+        for prompt in PROMPTS:
+            keys = chain.keys(prompt)
+            found = on_media(events.told(lambda _: True))
+            told = [key in found["CPU"] or key in found["STORAGE"] for key in keys] + [False]
+            with space.match(keys) as match:
+                right += match.blocks == told.index(False)
+        if right == len(PROMPTS):
+            return on_media(events.told(lambda _: True))
+    raise AssertionError(f"of {len(PROMPTS)} prompts {right} hit what was told")
+
+
+@pytest.mark.parametrize("how", (signal.SIGTERM, signal.SIGKILL))
+def test_a_block_that_leaves_memory_is_told_to_be_on_nvme(tmp_path, chain, how):
+    daemon = SpillDaemon(str(tmp_path), "64M")
+    events = Events(daemon)
+    try:
+        with omnikv.connect(f"unix:{daemon.socket}") as manager, space_of(manager) as space:
+            for prompt in PROMPTS:
+                commit(space, chain.keys(prompt), prompt)
+            left = on_media(events.told(lambda events: len(on_media(events)["STORAGE"]) > 100))["STORAGE"]
+            for prompt in PROMPTS:
+                with space.match(chain.keys(prompt)) as match:
+                    assert match.blocks == len(prompt) // T
+            found = told_as_it_is(events, space, chain)
+            # What memory has again is still on NVMe too.
+            assert not set(left) - set(found["STORAGE"]) and set(found["CPU"]) & set(found["STORAGE"])
+            for prompt in PROMPTS:
+                keys = chain.keys(prompt)
+                for parent, key in zip([None, *keys], keys):
+                    assert all(key not in medium or medium[key]["parent_block_hash"] == parent for medium in found.values())
+            assert len({event["namespace"] for medium in found.values() for event in medium.values()}) == 1
+        daemon.end(how)
+        daemon.start()
+        with omnikv.connect(f"unix:{daemon.socket}") as manager, space_of(manager) as space:
+            again = told_as_it_is(events, space, chain)
+            assert not set(found["STORAGE"]) - set(again["STORAGE"])
+            manager.raise_epoch()
+            events.told(lambda events: not any(on_media(events).values()))
+            commit(space, chain.keys(PROMPTS[0]), PROMPTS[0])
+            found = told_as_it_is(events, space, chain)
+            assert set(found["CPU"]) == set(chain.keys(PROMPTS[0])) and not found["STORAGE"]
+    finally:
+        events.close()
+        daemon.end()
+
+
+def test_what_nvme_gives_up_is_told(tmp_path, chain):
+    """A spill store that holds less than what leaves memory."""
+    daemon = SpillDaemon(str(tmp_path), "5M")
+    events = Events(daemon)
+    try:
+        with omnikv.connect(f"unix:{daemon.socket}") as manager, space_of(manager) as space:
+            for prompt in PROMPTS:
+                commit(space, chain.keys(prompt), prompt)
+            told_as_it_is(events, space, chain)
+        removed = [event for event in events.told(lambda _: True) if event["type"] == "BlockRemoved" and event["medium"] == "STORAGE"]
+        assert len(removed) > 50
     finally:
         events.close()
         daemon.end()

@@ -2,8 +2,8 @@
 /*
  * Memory and the spill store together: what a small pool evicts comes back byte for byte, in
  * every shape of layout; nothing crosses tenants on either tier; a full pool answers at once;
- * restarts find what was there, and say how much truly; errors, bit rot and a disk that does
- * not answer cost hits and nothing else.
+ * restarts find what was there, and say how much truly; a watcher is told what is where; errors, bit rot and a disk that
+ * does not answer cost hits and nothing else.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,6 +23,7 @@
 
 #include "failpoint.h"
 #include "manager/manager.h"
+#include "manager/watch.h"
 #include "spill/spill.h"
 #include "tests/harness/kv_world.h"
 #include "tests/harness/spill_world.h"
@@ -730,6 +731,167 @@ static void tier_serves_many_threads(void **state)
 	close_tiers(&tiers);
 }
 
+#define SEEN_MAX	4096u
+
+/* What a watcher takes for cached, in memory and on NVMe: by namespace and key. */
+struct seen {
+	struct okv_watch	watch;
+	uint32_t		nr[2];
+	uint32_t		nr_cleared;
+	struct {
+		uint32_t		ns;
+		struct omnikv_key	key;
+	} blocks[2][SEEN_MAX];
+};
+
+static void see(struct seen *seen, bool is_nvme, uint32_t ns, const struct omnikv_key *key, bool is_there)
+{
+	uint32_t i;
+
+	for (i = 0; i < seen->nr[is_nvme]; i++)
+		if (seen->blocks[is_nvme][i].ns == ns && !memcmp(&seen->blocks[is_nvme][i].key, key, sizeof(*key)))
+			break;
+	KV_MUST((i == seen->nr[is_nvme]) == is_there && i < SEEN_MAX);
+	if (is_there) {
+		seen->blocks[is_nvme][i].ns = ns;
+		seen->blocks[is_nvme][i].key = *key;
+		seen->nr[is_nvme]++;
+	} else {
+		seen->blocks[is_nvme][i] = seen->blocks[is_nvme][--seen->nr[is_nvme]];
+	}
+}
+
+static void see_memory(struct okv_watch *watch, const struct omnikv_space *space, uint32_t entry, bool is_there)
+{
+	struct okv_index_info info;
+
+	KV_MUST(!okv_index_get(space->shelf->index, entry, &info));
+	see((struct seen *)watch, false, space->id, &info.key, is_there);
+}
+
+static void see_nvme(struct okv_watch *watch, const struct omnikv_space *space, const struct omnikv_key *key,
+		     const struct omnikv_key *parent, uint32_t nr_tokens, bool is_there)
+{
+	KV_MUST(parent->len == 0 || parent->len == key->len);
+	KV_MUST(nr_tokens && nr_tokens <= T);
+	see((struct seen *)watch, true, space->id, key, is_there);
+}
+
+static void see_nothing(struct okv_watch *watch)
+{
+	struct seen *seen = (struct seen *)watch;
+
+	seen->nr[0] = 0;
+	seen->nr[1] = 0;
+	seen->nr_cleared++;
+}
+
+static void must_have_seen(struct tiers *tiers, const struct seen *seen)
+{
+	struct omnikv_spill_stats spill = { .size = sizeof(spill) };
+
+	assert_int_equal(omnikv_spill_stats(&tiers->spill, &spill), 0);
+	assert_int_equal(seen->nr[0], stats_of(tiers).nr_blocks);
+	assert_int_equal(seen->nr[1], spill.nr_records);
+	for (uint32_t i = 0; i < seen->nr[1]; i++)
+		assert_true(okv_store_find(tiers->spill.store, tiers->world.manager->space_of_id[seen->blocks[1][i].ns]->identity,
+					   &seen->blocks[1][i].key, NULL));
+}
+
+static void play_story(struct tiers *tiers, uint32_t salt)
+{
+	struct kv_story story;
+
+	make_story(&story, salt, 8 * T + (salt % 2 ? 8 : 0));
+	play(tiers, &story, true);
+	kv_story_free(&story);
+}
+
+static void tier_watcher_sees_what_nvme_has(void **state)
+{
+	struct okv_failpoint point = { .name = "spill.note_change", .times = 1, .error = ENOMEM };
+	struct omnikv_spill_stats spill = { .size = sizeof(spill) };
+	struct seen *seen = calloc(1, sizeof(*seen));
+	struct tiers tiers;
+	uint32_t n;
+
+	(void)state;
+	assert_non_null(seen);
+	seen->watch = (struct okv_watch){ .changed = see_memory, .spilled = see_nvme, .cleared = see_nothing };
+	open_tiers(&tiers, KV_SHAPE_FULL, 20, OMNIKV_SPILL_ADMIT_ALL);
+	for (n = 0; n < 10; n++)
+		play_story(&tiers, n);
+	assert_int_equal(okv_manager_watch(tiers.world.manager, &seen->watch), 0);
+	must_have_seen(&tiers, seen);
+	assert_true(seen->nr[1] > 50);
+	/* Comes back, and leaves the store too. */
+	for (uint64_t seed = 3; n < 100000 && spill.reclaimed_segments < 3; n++) {
+		play_story(&tiers, n % 3 ? n : kv_random(&seed) % n);
+		must_have_seen(&tiers, seen);
+		assert_int_equal(omnikv_spill_stats(&tiers.spill, &spill), 0);
+	}
+	assert_int_equal(spill.reclaimed_segments, 3);
+	assert_true(spill.read_records > 0);
+	assert_int_equal(seen->nr_cleared, 0);
+	/* Where the memory for it is missing, everything is told again. */
+	assert_int_equal(okv_failpoint_arm(&point), 0);
+	for (uint32_t i = 0; i < 100; i++) {
+		play_story(&tiers, ++n);
+		must_have_seen(&tiers, seen);
+	}
+	okv_failpoint_disarm_all();
+	assert_int_equal(seen->nr_cleared, 1);
+	assert_true(omnikv_manager_raise_epoch(tiers.world.manager) > 0);
+	assert_int_equal(seen->nr_cleared, 2);
+	play_story(&tiers, 1);
+	assert_int_equal(seen->nr[0], 9);
+	assert_int_equal(seen->nr[1], 0);
+	assert_int_equal(okv_manager_watch(tiers.world.manager, NULL), 0);
+	free(seen);
+	close_tiers(&tiers);
+}
+
+/* What a namespace has on NVMe is told when somebody opens it, and not any more when it is forgotten. */
+static void tier_watcher_sees_nvme_of_known_namespaces(void **state)
+{
+	struct seen *seen = calloc(1, sizeof(*seen));
+	struct omnikv_space *first, *second, *more;
+	struct omnikv_namespace other;
+	struct tiers tiers;
+	char tenant[16];
+
+	(void)state;
+	assert_non_null(seen);
+	seen->watch = (struct okv_watch){ .changed = see_memory, .spilled = see_nvme, .cleared = see_nothing };
+	open_tiers(&tiers, KV_SHAPE_FULL, 20, OMNIKV_SPILL_ADMIT_ALL);
+	assert_int_equal(okv_manager_watch(tiers.world.manager, &seen->watch), 0);
+	first = tiers.world.space;
+	other = tiers.world.ns;
+	other.tenant = "u";
+	assert_int_equal(omnikv_space_open(tiers.world.manager, &other, &tiers.world.plan, &second, NULL), 0);
+	tiers.world.space = second;
+	play_story(&tiers, 2);
+	tiers.world.space = first;
+	play_story(&tiers, 4);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 16);
+	must_have_seen(&tiers, seen);
+	omnikv_space_close(second);
+	for (uint32_t i = 0; i < 200; i++) {
+		snprintf(tenant, sizeof(tenant), "%u", i);
+		other.tenant = tenant;
+		assert_int_equal(omnikv_space_open(tiers.world.manager, &other, &tiers.world.plan, &more, NULL), 0);
+		omnikv_space_close(more);
+	}
+	assert_int_equal(seen->nr[1], 8);
+	other.tenant = "u";
+	assert_int_equal(omnikv_space_open(tiers.world.manager, &other, &tiers.world.plan, &second, NULL), 0);
+	must_have_seen(&tiers, seen);
+	omnikv_space_close(second);
+	assert_int_equal(okv_manager_watch(tiers.world.manager, NULL), 0);
+	free(seen);
+	close_tiers(&tiers);
+}
+
 static void tier_is_not_there_unless_asked_for(void **state)
 {
 	struct omnikv_manager_config config = { .size = sizeof(config), .spill_admit = 7 };
@@ -769,6 +931,8 @@ int main(void)
 		cmocka_unit_test(tier_trouble_costs_hits_only),
 		cmocka_unit_test(tier_stuck_disk_keeps_its_memory),
 		cmocka_unit_test(tier_serves_many_threads),
+		cmocka_unit_test(tier_watcher_sees_what_nvme_has),
+		cmocka_unit_test(tier_watcher_sees_nvme_of_known_namespaces),
 		cmocka_unit_test(tier_is_not_there_unless_asked_for),
 	};
 

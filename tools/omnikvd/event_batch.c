@@ -14,8 +14,6 @@
 #ifdef OKV_HAVE_EVENTS
 #include <msgpack.h>
 
-#define MEDIUM	"CPU"
-
 struct okv_batch {
 	enum okv_batch_encoding	encoding;
 	msgpack_sbuffer		buffer;
@@ -124,7 +122,7 @@ int okv_batch_stored(struct okv_batch *batch, const struct okv_batch_block *bloc
 	ret |= msgpack_pack_nil(p);
 	if (is_map)
 		ret |= pack_text(p, "medium");
-	ret |= pack_text(p, MEDIUM);
+	ret |= pack_text(p, block->medium);
 	if (is_map)
 		ret |= pack_text(p, "lora_name");
 	ret |= msgpack_pack_nil(p);
@@ -133,7 +131,7 @@ int okv_batch_stored(struct okv_batch *batch, const struct okv_batch_block *bloc
 	return event_end(batch, size, ret);
 }
 
-int okv_batch_removed(struct okv_batch *batch, const struct omnikv_key *key, const uint8_t *namespace_id)
+int okv_batch_removed(struct okv_batch *batch, const struct okv_batch_block *block)
 {
 	bool is_map = batch->encoding == OKV_BATCH_MAP;
 	msgpack_packer *p = &batch->packer;
@@ -144,12 +142,12 @@ int okv_batch_removed(struct okv_batch *batch, const struct omnikv_key *key, con
 	ret |= pack_text(p, "BlockRemoved");
 	if (is_map)
 		ret |= pack_text(p, "block_hashes");
-	ret |= msgpack_pack_array(p, 1) | pack_key(p, key);
+	ret |= msgpack_pack_array(p, 1) | pack_key(p, block->key);
 	if (is_map)
 		ret |= pack_text(p, "medium");
-	ret |= pack_text(p, MEDIUM);
+	ret |= pack_text(p, block->medium);
 	if (is_map)
-		ret |= pack_text(p, "namespace") | pack_namespace(p, namespace_id);
+		ret |= pack_text(p, "namespace") | pack_namespace(p, block->namespace_id);
 	return event_end(batch, size, ret);
 }
 

@@ -22,16 +22,24 @@ enum okv_batch_encoding {
 	OKV_BATCH_ARRAY,	/* a name and the fields in order, as before, and as SGLang */
 };
 
+/** Where a block is, in vLLM's words. */
+#define OKV_BATCH_MEMORY	"CPU"
+#define OKV_BATCH_NVME		"STORAGE"
+
 struct okv_batch;
 
 /**
- * struct okv_batch_block - a block that can be found from now on
+ * struct okv_batch_block - a block that can be found from now on, or not any more
+ * @medium:    OKV_BATCH_*
  * @parent:    of the block before it; NULL: it is the first
  * @tokens:    [@nr_tokens] its token ids; none where they are not known
  * @block_tokens: T
  * @namespace_id: [8] names what the key is unique in; told in maps alone, as hexadecimal digits
+ *
+ * Of one that is not there any more key, medium and namespace are told.
  */
 struct okv_batch_block {
+	const char		*medium;
 	const struct omnikv_key	*key;
 	const struct omnikv_key	*parent;
 	const uint32_t		*tokens;
@@ -49,7 +57,7 @@ bool okv_batch_is_full(const struct okv_batch *batch);
 
 /* Each adds one event. -ENOMEM: the event is lost, and okv_batch_take() will say so. */
 int okv_batch_stored(struct okv_batch *batch, const struct okv_batch_block *block);
-int okv_batch_removed(struct okv_batch *batch, const struct omnikv_key *key, const uint8_t *namespace_id);
+int okv_batch_removed(struct okv_batch *batch, const struct okv_batch_block *block);
 int okv_batch_cleared(struct okv_batch *batch);
 
 /**

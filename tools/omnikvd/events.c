@@ -118,33 +118,65 @@ static void send_batch(struct okv_events *events)
 		zmq_send(events->publish, batch.bytes, batch.nr_bytes, ZMQ_DONTWAIT);
 }
 
-/* Under the manager's lock. */
+/* One more event comes to the batch in the making. */
+static void begin_event(struct okv_events *events)
+{
+	if (okv_batch_is_full(events->making))
+		send_batch(events);
+	if (!okv_batch_nr(events->making))
+		okv_server_wake(events->server, 0);
+}
+
+static void tell_block(struct okv_events *events, const struct okv_batch_block *block, bool is_there)
+{
+	pthread_mutex_lock(&events->lock);
+	begin_event(events);
+	if (is_there)
+		okv_batch_stored(events->making, block);
+	else
+		okv_batch_removed(events->making, block);
+	pthread_mutex_unlock(&events->lock);
+}
+
+/* The watcher's. Tails are of no use to others: routers count in whole blocks. */
 static void changed(struct okv_watch *watch, const struct omnikv_space *space, uint32_t entry, bool is_there)
 {
 	struct okv_events *events = (struct okv_events *)watch;
 	struct okv_index *index = space->shelf->index;
 	struct okv_index_info info, up;
-	struct okv_batch_block block = { .block_tokens = space->plan->plan.block_tokens, .namespace_id = space->identity };
+	struct okv_batch_block block = {
+		.medium = OKV_BATCH_MEMORY, .key = &info.key, .block_tokens = space->plan->plan.block_tokens,
+		.namespace_id = space->identity,
+	};
 
-	/* Tails are of no use to others: routers count in whole blocks. */
 	if (okv_index_get(index, entry, &info) || info.is_partial)
 		return;
-	pthread_mutex_lock(&events->lock);
-	if (okv_batch_is_full(events->making))
-		send_batch(events);
-	if (!okv_batch_nr(events->making))
-		okv_server_wake(events->server, 0);
-	if (!is_there) {
-		okv_batch_removed(events->making, &info.key, space->identity);
-		goto out;
-	}
-	block.key = &info.key;
-	if (info.parent != OKV_ENTRY_NONE && !okv_index_get(index, info.parent, &up))
+	if (is_there && info.parent != OKV_ENTRY_NONE && !okv_index_get(index, info.parent, &up))
 		block.parent = &up.key;
-	if (events->manager->tokens)
+	if (is_there && events->manager->tokens)
 		block.nr_tokens = okv_tokens_of(events->manager->tokens, space, entry, &block.tokens);
-	okv_batch_stored(events->making, &block);
-out:
+	tell_block(events, &block, is_there);
+}
+
+static void spilled(struct okv_watch *watch, const struct omnikv_space *space, const struct omnikv_key *key,
+		    const struct omnikv_key *parent, uint32_t nr_tokens, bool is_there)
+{
+	struct okv_batch_block block = {
+		.medium = OKV_BATCH_NVME, .key = key, .parent = parent->len ? parent : NULL, .block_tokens = nr_tokens,
+		.namespace_id = space->identity,
+	};
+
+	if (nr_tokens == space->plan->plan.block_tokens)
+		tell_block((struct okv_events *)watch, &block, is_there);
+}
+
+static void cleared(struct okv_watch *watch)
+{
+	struct okv_events *events = (struct okv_events *)watch;
+
+	pthread_mutex_lock(&events->lock);
+	begin_event(events);
+	okv_batch_cleared(events->making);
 	pthread_mutex_unlock(&events->lock);
 }
 
@@ -348,7 +380,7 @@ int okv_events_create(const struct okv_events_config *config, struct okv_server 
 
 	if (!events)
 		return okv_error_set(err, -ENOMEM, "no memory for events");
-	events->watch.changed = changed;
+	events->watch = (struct okv_watch){ .changed = changed, .spilled = spilled, .cleared = cleared };
 	events->manager = manager;
 	events->server = server;
 	events->replay_fd = -1;
