@@ -90,6 +90,7 @@ int okv_handover_take(struct omnikv_space *space, const struct omnikv_ticket *ti
 	struct okv_visit visit;
 	uint64_t position;
 	uint32_t entry;
+	bool is_next;
 	int ret = 0;
 
 	okv_visit_init(&visit, space->manager);
@@ -105,15 +106,20 @@ int okv_handover_take(struct omnikv_space *space, const struct omnikv_ticket *ti
 	if (first >= handed->nr_blocks)
 		goto out;
 	handed->nr = handed->nr_blocks - first < OKV_HANDED_KEYS ? handed->nr_blocks - first : OKV_HANDED_KEYS;
-	entry = retained->pin.entry;
-	for (position = handed->nr_blocks; position-- > first; entry = info.parent) {
+	/* Paths are known from their ends alone: whoever asks for the last ones first has each of them looked at once. */
+	is_next = retained->told_from >= first + handed->nr;
+	entry = is_next ? retained->told_entry : retained->pin.entry;
+	for (position = is_next ? retained->told_from : handed->nr_blocks; position-- > first; entry = info.parent) {
+		(void)OKV_FAILPOINT("handover.look");
 		if (okv_index_get(space->shelf->index, entry, &info)) {
 			ret = -ESTALE;
-			break;
+			goto out;
 		}
 		if (position - first < handed->nr)
 			handed->keys[position - first] = info.key;
 	}
+	retained->told_from = first;
+	retained->told_entry = entry;
 out:
 	okv_visit_leave(&visit);
 	return ret;
@@ -182,35 +188,35 @@ static int take(struct omnikv_space *space, const struct omnikv_ticket *ticket, 
 	return okv_handover_take(space, ticket, first, handed);
 }
 
-/* All keys of it; free() them. */
+/* All keys of it; free() them. The first ones say how many there are, the others come from the end on. */
 static int take_keys(struct omnikv_space *space, const struct omnikv_ticket *ticket, struct omnikv_key **out,
 		     uint64_t *nr_blocks, bool *has_tail)
 {
 	struct okv_handed *handed = malloc(sizeof(*handed));
 	struct omnikv_key *keys = NULL;
-	uint64_t nr = 0;
-	int ret = handed ? 0 : -ENOMEM;
+	uint64_t first = 0, nr = 0, end;
+	int ret = handed ? take(space, ticket, 0, handed) : -ENOMEM;
 
-	while (!ret) {
-		ret = take(space, ticket, nr, handed);
-		/* No path has more blocks than the pool granules, and none changes on its way. */
-		if (!ret && (!handed->nr || handed->nr_blocks > space->manager->nr_granules ||
-			     (keys && handed->nr_blocks != *nr_blocks)))
+	/* No path has more blocks than the pool granules. */
+	if (!ret && (!handed->nr || handed->nr > handed->nr_blocks || handed->nr_blocks > space->manager->nr_granules))
+		ret = -EPROTO;
+	if (!ret) {
+		*nr_blocks = handed->nr_blocks;
+		*has_tail = handed->has_tail;
+		nr = handed->nr;
+		keys = malloc(*nr_blocks * sizeof(*keys));
+		ret = keys ? 0 : -ENOMEM;
+	}
+	if (!ret)
+		memcpy(keys, handed->keys, nr * sizeof(*keys));
+	for (end = ret ? 0 : *nr_blocks; end > nr && !ret; end = first) {
+		first = end > OKV_HANDED_KEYS ? end - OKV_HANDED_KEYS : 0;
+		ret = take(space, ticket, first, handed);
+		/* None changes on its way. */
+		if (!ret && (handed->nr_blocks != *nr_blocks || handed->nr < end - first))
 			ret = -EPROTO;
-		if (!ret && !keys) {
-			*nr_blocks = handed->nr_blocks;
-			*has_tail = handed->has_tail;
-			keys = malloc(*nr_blocks * sizeof(*keys));
-			ret = keys ? 0 : -ENOMEM;
-		}
-		if (ret)
-			break;
-		if (handed->nr > *nr_blocks - nr)
-			handed->nr = *nr_blocks - nr;
-		memcpy(&keys[nr], handed->keys, handed->nr * sizeof(*keys));
-		nr += handed->nr;
-		if (nr == *nr_blocks)
-			break;
+		if (!ret)
+			memcpy(&keys[first], handed->keys, (end - first) * sizeof(*keys));
 	}
 	free(handed);
 	if (ret)

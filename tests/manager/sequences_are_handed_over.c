@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "failpoint.h"
+#include "manager/authority.h"
 #include "tests/harness/daemon_case.h"
 #include "tests/harness/kv_world.h"
 
@@ -382,6 +383,35 @@ static void it_works_within_a_process_too(void **state)
 	}
 }
 
+/* How often its blocks are looked at does not grow with the number of answers that its keys take. */
+static void a_long_sequence_is_looked_at_no_more_than_twice(void **state)
+{
+	const uint64_t nr_blocks = 5 * OKV_HANDED_KEYS + 5;
+	struct omnikv_manager_config config = { .size = sizeof(config), .pin_bytes = 2 * nr_blocks * 4096 };
+	struct omnikv_seq *seq, *taken;
+	struct kv_story story;
+	struct kv_world world;
+	uint64_t nr_looks;
+
+	(void)state;
+	kv_world_open_config(&world, KV_SHAPE_FULL, 4, 4 * nr_blocks, &config);
+	make_story(&story, 1, nr_blocks * 4 - 2);
+	seq = compute(&world, &story);
+	assert_int_equal(omnikv_seq_give(seq, MINUTE_MS, board), 0);
+	omnikv_seq_close(seq);
+	assert_int_equal(okv_failpoint_arm(&(struct okv_failpoint){ .name = "handover.look", .nth = UINT32_MAX }), 0);
+	assert_int_equal(omnikv_seq_take(world.space, board, &taken), 0);
+	nr_looks = okv_failpoint_hits("handover.look");
+	okv_failpoint_disarm_all();
+	print_message("# %llu blocks, %llu looks\n", (unsigned long long)nr_blocks, (unsigned long long)nr_looks);
+	assert_in_range(nr_looks, nr_blocks, 2 * nr_blocks);
+	assert_int_equal(omnikv_seq_tokens(taken), story.nr_tokens);
+	assert_null(kv_compare(&world, taken, &story, 0, story.nr_tokens));
+	omnikv_seq_close(taken);
+	kv_story_free(&story);
+	kv_world_close(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -392,6 +422,7 @@ int main(void)
 		cmocka_unit_test(a_ticket_ends_with_the_daemon_and_the_blocks_do_not),
 		cmocka_unit_test(what_is_no_ticket_is_refused),
 		cmocka_unit_test(it_works_within_a_process_too),
+		cmocka_unit_test(a_long_sequence_is_looked_at_no_more_than_twice),
 	};
 
 	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
