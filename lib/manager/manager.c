@@ -998,6 +998,7 @@ int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_s
 		return ret;
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
+	okv_retain_expire(manager);
 	full = manager->stats;
 	full.nr_blocks = 0;
 	full.hash_collisions = 0;

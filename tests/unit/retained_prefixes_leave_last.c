@@ -218,6 +218,26 @@ static void a_forgotten_pin_ends_by_its_time(void **state)
 	on_both_paths(check_ttl);
 }
 
+static void check_idle(struct path *path)
+{
+	play(path, 1);
+	play(path, 2);
+	assert_int_equal(pin(path, 1, 20), BLOCKS);
+	assert_int_equal(hint(path, 2, 10), BLOCKS);
+	usleep(30000);
+	/* Nothing but the question comes in between. */
+	assert_int_equal(stats_of(path).nr_retentions, 0);
+	assert_int_equal(stats_of(path).pinned_bytes, 0);
+	assert_int_equal(stats_of(path).retained_bytes, 0);
+	assert_int_equal(stats_of(path).retentions_expired, 2);
+}
+
+static void what_is_over_is_not_shown_where_nobody_needs_memory(void **state)
+{
+	(void)state;
+	on_both_paths(check_idle);
+}
+
 static void check_priorities(struct path *path)
 {
 	play(path, 1);
@@ -670,6 +690,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_pinned_prefix_does_not_leave),
 		cmocka_unit_test(a_forgotten_pin_ends_by_its_time),
+		cmocka_unit_test(what_is_over_is_not_shown_where_nobody_needs_memory),
 		cmocka_unit_test(what_has_priority_leaves_last),
 		cmocka_unit_test(what_is_worth_least_leaves_first),
 		cmocka_unit_test(what_a_finished_session_used_leaves_first),
