@@ -16,6 +16,8 @@
 #define OKV_POOL_MAGIC		0x31564b494e4d4f00ull
 #define OKV_POOL_VERSION	1u
 #define OKV_POOL_HEADER_BYTES	4096u
+/** Where nobody says. */
+#define OKV_POOL_GRANULE_BYTES	4096u
 #define OKV_POOL_GRANULES_MAX	0xffffff00ull
 
 /**

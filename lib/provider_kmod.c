@@ -277,10 +277,9 @@ static int create_fd(int dev, const struct okv_pool_spec *spec, const struct omn
 	char line[160];
 	int ret;
 
-	if (config->numa && !okv_numa_policy_parse(config->numa, &policy))
-		return okv_error_set(err, -EINVAL,
-				     "numa \"%.40s\": write bind:NODES, interleave:NODES or prefer:NODE, with NODES as 0,2-3",
-				     config->numa);
+	ret = config->numa ? okv_numa_policy_check(config->numa, &policy, err) : 0;
+	if (ret)
+		return ret;
 	req.numa = policy.kind;
 	req.nodes = policy.nodes;
 	if (spec->bytes > UINT64_MAX - UNIT_BYTES)

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <numa.h>
 #include <numaif.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -109,18 +108,6 @@ static void read_boot_id(char *boot_id, size_t size)
 
 /* ---- NUMA ------------------------------------------------------------------------------- */
 
-/* Bit per node of this host that memory may be on. */
-static uint64_t numa_host_nodes(void)
-{
-	uint64_t nodes = 0;
-	int i;
-
-	for (i = 0; i <= numa_max_node() && i < 64; i++)
-		if (numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned int)i))
-			nodes |= 1ULL << i;
-	return nodes;
-}
-
 static int numa_apply(struct opening *op)
 {
 	static const int modes[] = {
@@ -129,20 +116,15 @@ static int numa_apply(struct opening *op)
 	};
 	const char *text = op->config->numa;
 	struct okv_numa_policy policy;
+	struct omnikv_error why;
 	unsigned long nodes;
+	int ret;
 
 	if (!text)
 		return 0;
-	if (!okv_numa_policy_parse(text, &policy))
-		return okv_error_set(op->err, -EINVAL,
-				     "%s: numa \"%.40s\": write bind:NODES, interleave:NODES or prefer:NODE, with nodes as 0,2-3",
-				     op->label, text);
-	if (numa_available() < 0)
-		return okv_error_set(op->err, -EOPNOTSUPP, "%s: numa \"%.40s\": the kernel has no NUMA support",
-				     op->label, text);
-	if (policy.nodes & ~numa_host_nodes())
-		return okv_error_set(op->err, -EINVAL, "%s: numa \"%.40s\": no such nodes (0 to %d are there)",
-				     op->label, text, numa_max_node());
+	ret = okv_numa_policy_check(text, &policy, &why);
+	if (ret)
+		return okv_error_set(op->err, ret, "%s: %.150s", op->label, why.text);
 	nodes = policy.nodes;
 	if (mbind(op->pool->map_base, op->pool->map_bytes, modes[policy.kind], &nodes, 65, 0))
 		return okv_error_set(op->err, -errno, "%s: numa \"%.40s\": %s", op->label, text, strerror(errno));
@@ -809,7 +791,7 @@ static int pool_open(const struct okv_pool_spec *spec, const struct omnikv_pool_
 	struct opening op = {
 		.spec = spec, .config = config, .err = err, .is_shared = is_shared, .kept_fd = kept_fd,
 	};
-	uint32_t granule_bytes = config->granule_bytes ? config->granule_bytes : 4096;
+	uint32_t granule_bytes = config->granule_bytes ? config->granule_bytes : OKV_POOL_GRANULE_BYTES;
 	struct okv_embedded_pool *pool;
 	struct okv_huge_advice advice;
 	char path[32];

@@ -1145,6 +1145,7 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 {
 	struct omnikv_manager *manager;
 	struct omnikv_extent meta;
+	struct omnikv_error why;
 	uint64_t store_epoch;
 	int ret;
 
@@ -1167,10 +1168,9 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 			goto err_free;
 	}
 	manager->pin_granules = okv_pin_granules(manager, config);
-	if (manager->pin_granules > manager->nr_granules / 2) {
-		ret = okv_error_set(err, -EINVAL, "pin_bytes: %llu are more than a half of the pool of %llu; give less",
-				    (unsigned long long)config->pin_bytes,
-				    (unsigned long long)(manager->nr_granules * manager->granule_bytes));
+	ret = okv_pins_check(manager->pin_granules * manager->granule_bytes, manager->nr_granules, manager->granule_bytes, &why);
+	if (ret) {
+		okv_error_set(err, ret, "pin_bytes: %.200s", why.text);
 		goto err_free;
 	}
 	if (config->flags & OMNIKV_MANAGER_F_TOKENS) {

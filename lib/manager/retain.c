@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "error.h"
 #include "manager/import.h"
 #include "option.h"
 
@@ -51,6 +52,14 @@ int okv_retention_check(const struct omnikv_retention *how)
 		return -EINVAL;
 	/* A pin without an end, and one that asks for nothing. */
 	return how->ttl_ms || (how->next_use_ms && !is_pin) ? 0 : -EINVAL;
+}
+
+int okv_pins_check(uint64_t pin_bytes, uint64_t nr_granules, uint64_t granule_bytes, struct omnikv_error *err)
+{
+	if (pin_bytes / granule_bytes <= nr_granules / 2)
+		return 0;
+	return okv_error_set(err, -EINVAL, "%llu are more than a half of the pool of %llu; give less", (unsigned long long)pin_bytes,
+			     (unsigned long long)(nr_granules * granule_bytes));
 }
 
 /* ---- what they protect ---------------------------------------------------------------------- */

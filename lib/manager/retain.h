@@ -45,6 +45,8 @@ struct okv_retained {
 	struct okv_retained	*aside;
 };
 
+/** Pins can have a half of the pool; -EINVAL, with the reason in @err, for more. */
+int okv_pins_check(uint64_t pin_bytes, uint64_t nr_granules, uint64_t granule_bytes, struct omnikv_error *err);
 /** -EINVAL, -EOPNOTSUPP where it says nothing that could be done. No lock. */
 int okv_retention_check(const struct omnikv_retention *how);
 

@@ -138,11 +138,13 @@ static void bad_values_are_named_before_memory_is_taken(void **state)
 		{ "[daemon]\npool = 16M\nnuma = near\n", "omnikvd.conf:3: numa \"near\": write bind:NODES" },
 		{ "[daemon]\npool = 16M\npool = 32M\n", "omnikvd.conf:3: pool: line 2 has it already" },
 		{ "[daemon]\npool = 16M  # small\n", "omnikvd.conf:2: pool: a comment with # stands on a line of its own" },
-		{ "[daemon]\npool = kmod:x\nmanager = no\n", "there is nothing to do" },
-		{ "[daemon]\npool = 16M\nspill = /nowhere\n", "say with --spill-size how large it may be" },
-		{ "[daemon]\npool = 16M\nspill = /proc\n", "say with --spill-size how large it may be" },
+		{ "[daemon]\npool = kmod:x\nmanager = no\n", "omnikvd.conf:3: manager: the pool is the module's" },
+		{ "[daemon]\npool = kmod:x\nnuma = bind:0\n", "omnikvd.conf:3: numa: a pool of the module" },
+		{ "[daemon]\npool = 16M\nspill = /nowhere\n", "omnikvd.conf:3: spill: there is no store yet at /nowhere; say with spill-size" },
+		{ "[daemon]\npool = 16M\nspill = /proc\n", "omnikvd.conf:3: spill: there is no store yet at /proc; say with spill-size" },
+		{ "[daemon]\npool = 16M\nspill = /dev/null\nspill-size = 1M\n", "omnikvd.conf:3: spill: /dev/null is neither" },
 		{ "[daemon]\npool = 16M\npins = few\n", "omnikvd.conf:3: pins: size \"few\"" },
-		{ "[daemon]\npool = 16M\nspill-size = 16M\n", "--spill-size without --spill" },
+		{ "[daemon]\npool = 16M\nspill-size = 16M\n", "omnikvd.conf:3: spill-size: there is no spill" },
 		{ "\xef\xbb\xbf[daemon]\npool = 64Q\n", "omnikvd.conf:2: pool: size" },
 	};
 	size_t i;
@@ -153,6 +155,41 @@ static void bad_values_are_named_before_memory_is_taken(void **state)
 		assert_int_equal(lines_said(), 1);
 	}
 	/* Nothing is left where the start failed. */
+	assert_int_equal(access(the_daemon.socket, F_OK), -1);
+}
+
+/* What the library would refuse late, by names that are its own. */
+static void what_does_not_fit_the_pool_is_named_as_it_was_typed(void **state)
+{
+	static const struct {
+		const char *name, *value, *said;
+	} cases[] = {
+		{ "pins", "60M", "pins: 62914560 are more than a half of the pool of 67108864; give less" },
+		{ "granule", "4M", "granule: 4M is out of range, 4096 to 2097152" },
+		{ "numa", "bind:63", "numa \"bind:63\": no such nodes" },
+		{ "pool", "1K", "pool of 1024 bytes: less than one granule of 4096" },
+		{ "pool", "100000T", "pool of 109951162777600000 bytes: over 4294967040 granules of 4096" },
+	};
+	char text[256], said[200], option[140];
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const char *pool = strcmp(cases[i].name, "pool") ? "pool = 64M\n" : "\n";
+		const char *const options[] = { "--pool=64M", option, NULL };
+
+		snprintf(text, sizeof(text), "[daemon]\n%s%s = %s\n", pool, cases[i].name, cases[i].value);
+		snprintf(said, sizeof(said), "omnikvd.conf:3: %s", cases[i].said);
+		refuses(2, text, said);
+		assert_int_equal(lines_said(), 1);
+		unlink(the_daemon.log);
+		snprintf(option, sizeof(option), "--%s=%s", cases[i].name, cases[i].value);
+		snprintf(said, sizeof(said), "--%s", cases[i].said);
+		assert_int_equal(daemon_run(&the_daemon, options), 2);
+		if (!daemon_said(&the_daemon, said))
+			fail_msg("for \"%s\" it did not say \"%s\"", option, said);
+		assert_int_equal(lines_said(), 1);
+	}
 	assert_int_equal(access(the_daemon.socket, F_OK), -1);
 }
 
@@ -208,6 +245,8 @@ static void each_bad_option_is_named(void **state)
 	says_once("--pool", "option --pool needs a value");
 	says_once("-c", "option -c needs a value");
 	says_once("--pool=", "--pool: nothing behind it");
+	says_once("--socket=/1123456789/2123456789/3123456789/4123456789/5123456789/6123456789/7123456789/8123456789/9123456789/tooolong",
+		  "--socket /1123456789/");
 	says_once("--clients=0", "--clients: 0 is out of range");
 }
 
@@ -344,6 +383,7 @@ int main(void)
 		TEST(an_unknown_section_is_named_where_it_begins),
 		TEST(a_line_of_any_length_is_one_line),
 		TEST(bad_values_are_named_before_memory_is_taken),
+		TEST(what_does_not_fit_the_pool_is_named_as_it_was_typed),
 		TEST(only_a_file_of_moderate_size_is_read),
 		TEST(each_bad_option_is_named),
 		TEST(options_go_before_the_file),

@@ -383,9 +383,9 @@ def test_no_request_for_a_replay_is_forgotten(daemon, events, chain):
 
 
 @pytest.mark.parametrize("options, words", [
-    (["--events=5557"], ["events", "tcp://ADDRESS:PORT"]), (["--events-replay=tcp://127.0.0.1:1"], ["--events-replay without --events"]),
+    (["--events=5557"], ["events", "tcp://ADDRESS:PORT"]), (["--events-replay=tcp://127.0.0.1:1"], ["--events-replay: there is no events"]),
     (["--events=ipc:///nonexistent/x"], ["events", "/nonexistent/x"]), (["--events=ipc://x", "--events-encoding=cbor"], ["neither map nor array"]),
-    (["--tokens=yes", "--manager=no"], ["--tokens with --manager=no"])])
+    (["--tokens=yes", "--manager=no"], ["--tokens: manager = no"])])
 def test_mistakes_are_one_line(tmp_path, options, words):
     import subprocess
     from test_daemon import OMNIKVD

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -69,7 +68,7 @@ struct clients {
 	struct okv_turns		*turns;
 	struct omnikv_error		*err;
 	struct sigaction		saved[NR_ENDING];
-	char				socket[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	const char			*socket;
 	struct okv_own_daemon		daemon;		/* none where another's is used */
 	pid_t				pids[OKV_CLIENTS_MAX];	/* 0: it has ended */
 	uint32_t			ever[OKV_CLIENTS_MAX];	/* its number among all that ever were */
@@ -99,7 +98,7 @@ static int make_daemon(struct clients *cl)
 
 	if (ret)
 		return ret;
-	snprintf(cl->socket, sizeof(cl->socket), "%s", cl->daemon.socket);
+	cl->socket = cl->daemon.socket;
 	if (cl->config->kill_ms)
 		snprintf(cl->daemon.pool, sizeof(cl->daemon.pool), "embedded:%s:%s/pool", cl->config->pool_spec, cl->daemon.dir);
 	else
@@ -430,7 +429,7 @@ static int find_daemon(struct clients *cl)
 	struct omnikv_pool_info pool;
 	int ret;
 
-	snprintf(cl->socket, sizeof(cl->socket), "%s", cl->config->socket);
+	cl->socket = cl->config->socket;
 	ret = ask_daemon(cl, &cl->before, &pool, cl->err);
 	if (!ret && pool.granule_bytes != plan->granule_bytes)
 		ret = okv_error_set(cl->err, -EINVAL, "model %.40s wants granules of %u bytes, the daemon at %.60s has %u: set granule = %u in "

@@ -40,9 +40,10 @@ struct okv_pool_args {
 static void parse_numa(struct omnikv_ioc_pool_create *req, const char *text)
 {
 	struct okv_numa_policy policy;
+	struct omnikv_error err;
 
-	if (!okv_numa_policy_parse(text, &policy))
-		okv_usage("--numa: '%s' is not bind:NODES, interleave:NODES or prefer:NODE", text);
+	if (okv_numa_policy_check(text, &policy, &err))
+		okv_usage("--%s", err.text);
 	req->numa = policy.kind;
 	req->nodes = policy.nodes;
 }

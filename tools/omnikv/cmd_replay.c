@@ -17,6 +17,7 @@
 #include "clients.h"
 #include "cmd.h"
 #include "model.h"
+#include "numa_policy.h"
 #include "replay.h"
 #include "turns.h"
 #include "workload.h"
@@ -139,6 +140,7 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 {
 	struct okv_replay_args *args = state->input;
 	struct okv_replay_config *config = &args->replay;
+	struct omnikv_error err;
 
 	switch (key) {
 	case OPT_TRACE:
@@ -184,6 +186,8 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		args->pool_spec = arg;
 		break;
 	case OPT_NUMA:
+		if (okv_numa_policy_check(arg, &(struct okv_numa_policy){ 0 }, &err))
+			okv_usage("--%s", err.text);
 		args->numa = arg;
 		break;
 	case OPT_EVICTION:
@@ -285,8 +289,8 @@ static void okv_check_usage(const struct okv_replay_args *args)
 		okv_usage("--trace and --workload exclude each other; give one of them");
 	if ((args->nr_clients || args->kill_ms) && !args->has_daemon)
 		okv_usage("--clients and --kill-every need --daemon");
-	if (args->has_daemon && (args->spill_path || args->numa || config->inject != OKV_INJECT_NONE))
-		okv_usage("--daemon excludes --spill, --numa and --inject: the pool is the daemon's");
+	if (args->has_daemon && (args->spill_path || args->numa || config->eviction || config->inject != OKV_INJECT_NONE))
+		okv_usage("--daemon excludes --spill, --numa, --eviction and --inject: the pool is the daemon's");
 	if (config->with_hints && args->nr_clients > 1)
 		okv_usage("--hints and --clients %u: a session's requests go to several processes; give one of them", args->nr_clients);
 	if (args->kill_ms && args->socket)
@@ -515,9 +519,10 @@ static int okv_open_spill(struct okv_replay_args *args, struct omnikv_pool *pool
 	if (!args->spill_path)
 		return OKV_EXIT_DONE;
 	ret = omnikv_spill_open(args->spill_path, &config, &args->replay.spill, &err);
+	if (ret == -EINVAL && args->spill_bytes)
+		okv_usage("--spill-size: %s", err.text);
 	if (ret == -EINVAL)
-		okv_usage("--spill: %s%s", err.text[0] ? err.text : args->spill_path,
-			  args->spill_bytes ? "" : "; give --spill-size");
+		okv_usage("--spill: %s; give --spill-size", err.text);
 	if (ret)
 		return okv_fail("--spill: %s", err.text[0] ? err.text : strerror(-ret));
 	return OKV_EXIT_DONE;
@@ -947,7 +952,6 @@ int okv_cmd_replay(int argc, char **argv)
 		.scale		= 1,
 		.replay = {
 			.tenant		= "replay",
-			.eviction	= "lru",
 			.device		= "sim",
 			.is_by_arrival	= true,
 			.concurrency	= 8,
@@ -967,6 +971,8 @@ int okv_cmd_replay(int argc, char **argv)
 	args.replay.gpu = okv_gpu_find("h100");
 	okv_cmd_parse(&okv_argp, argc, argv, &args);
 	okv_check_usage(&args);
+	if (!args.replay.eviction)
+		args.replay.eviction = "lru";
 
 	layout = calloc(1, sizeof(*layout));
 	plan = calloc(1, sizeof(*plan));

@@ -199,6 +199,8 @@ int okv_cmd_status(int argc, char **argv)
 	if (args.is_json)
 		object = json_object();
 	ret = okv_conn_open(args.socket, NULL, &conn, &err);
+	if (ret == -EINVAL)
+		okv_usage("--%s", err.text);
 	if (ret && (args.socket || ret == -ETIME))
 		return okv_fail("%s", err.text[0] ? err.text : strerror(-ret));
 	/* Where a daemon runs, a module is not missed. */

@@ -847,11 +847,12 @@ static int okv_open(struct okv_replay *rp, struct omnikv_error *err)
 			return okv_error_set(err, ret, "another process manages this pool; end it, or, where it is an omnikvd, "
 					     "attach to it with --daemon=SOCKET");
 		if (!ret)
-			ret = omnikv_manager_create(rp->client, &mc, &rp->manager, err);
+			ret = omnikv_manager_create(rp->client, &mc, &rp->manager, &why);
+		/* Of what it can refuse, the policy alone is the user's. */
 		if (ret)
-			return ret;
-		memcpy(rp->result->notice, err->text, sizeof(rp->result->notice));
-		err->text[0] = '\0';
+			return okv_error_set(err, ret, "%s%.240s", ret == -EINVAL ? "--" : "", why.text);
+		memcpy(rp->result->notice, why.text, sizeof(rp->result->notice));
+		why.text[0] = '\0';
 		ret = omnikv_space_open(rp->manager, &ns, rp->plan, &rp->space, &why);
 	}
 	if (ret && why.text[0])

@@ -19,14 +19,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <omnikv/pool.h>
 
 #include "conn.h"
 #include "error.h"
+#include "manager/retain.h"
 #include "numa_policy.h"
+#include "pool_file.h"
 #include "provider.h"
 #include "spill/spill.h"
 
@@ -65,19 +69,32 @@ static int check_pool(const char *value, struct omnikv_error *err)
 	return ret;
 }
 
+static int check_socket(const char *value, struct omnikv_error *err)
+{
+	const size_t max = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
+
+	return strlen(value) <= max ? 0 :
+	       okv_error_set(err, -EINVAL, "socket %.64s...: a path has at most %zu characters", value, max);
+}
+
 static int check_group(const char *value, struct omnikv_error *err)
 {
 	return getgrnam(value) ? 0 : okv_error_set(err, -EINVAL, "group \"%.64s\": there is none of that name", value);
+}
+
+static int check_spill(const char *value, struct omnikv_error *err)
+{
+	struct stat st;
+
+	return stat(value, &st) || S_ISDIR(st.st_mode) || S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) ? 0 :
+	       okv_error_set(err, -EINVAL, "%.180s is neither a directory, a file nor a block device", value);
 }
 
 static int check_numa(const char *value, struct omnikv_error *err)
 {
 	struct okv_numa_policy policy;
 
-	if (okv_numa_policy_parse(value, &policy))
-		return 0;
-	return okv_error_set(err, -EINVAL, "numa \"%.64s\": write bind:NODES, interleave:NODES or prefer:NODE, with nodes as 0,2-3",
-			     value);
+	return okv_numa_policy_check(value, &policy, err);
 }
 
 static int check_endpoint(const char *value, struct omnikv_error *err)
@@ -104,15 +121,15 @@ static const struct okv_setting settings[] = {
 	{ "pool", OKV_SETTING_TEXT, false, AT(pool), 0, 0, "POOL",
 	  "SIZE, embedded:SIZE:FILE or kmod:NAME: the memory to manage", check_pool },
 	{ "socket", OKV_SETTING_TEXT, false, AT(socket), 0, 0, "PATH",
-	  "where clients connect (default " OKV_CONN_SOCKET ")", NULL },
+	  "where clients connect (default " OKV_CONN_SOCKET ")", check_socket },
 	{ "group", OKV_SETTING_TEXT, false, AT(group), 0, 0, "NAME",
 	  "its members are served too, beside root and the daemon's user", check_group },
 	{ "spill", OKV_SETTING_TEXT, false, AT(spill), 0, 0, "PATH",
-	  "directory, file or block device that keeps blocks which leave memory", NULL },
+	  "directory, file or block device that keeps blocks which leave memory", check_spill },
 	{ "spill-size", OKV_SETTING_SIZE, false, AT(spill_bytes), 1 << 20, INT64_MAX, "SIZE",
 	  "most that the spill store may take", NULL },
-	{ "granule", OKV_SETTING_SIZE, false, AT(granule_bytes), 4096, 1 << 30, "SIZE",
-	  "unit of allocation, a multiple of 4096 (default 4096)", NULL },
+	{ "granule", OKV_SETTING_SIZE, false, AT(granule_bytes), 4096, OMNIKV_GRANULE_BYTES_MAX, "SIZE",
+	  "unit of allocation, a multiple of 4096 up to 2M (default 4096)", NULL },
 	{ "numa", OKV_SETTING_TEXT, false, AT(numa), 0, 0, "POLICY",
 	  "bind:NODES, interleave:NODES or prefer:NODE", check_numa },
 	{ "reserve", OKV_SETTING_SIZE, true, AT(reserve_bytes), 0, INT64_MAX, "SIZE",
@@ -141,6 +158,8 @@ static const struct okv_setting settings[] = {
 };
 
 #define NR_SETTINGS	(sizeof(settings) / sizeof(settings[0]))
+
+_Static_assert(NR_SETTINGS <= OKV_SETTINGS_MAX, "each setting has a place for where it stands");
 
 static void *field(struct okv_daemon_config *config, const struct okv_setting *setting)
 {
@@ -176,11 +195,11 @@ bool okv_config_describe(uint32_t index, const char **name, const char **arg, co
 }
 
 /* The error of whoever looked at the value does not know whose it is. */
-static int refuse_value(const char *name, int ret, const struct omnikv_error *why, struct omnikv_error *err)
+static int refuse_value(const char *name, int ret, const char *why, struct omnikv_error *err)
 {
-	bool is_named = !strncmp(why->text, name, strlen(name));
+	bool is_named = !strncmp(why, name, strlen(name));
 
-	return okv_error_set(err, ret, "%s%s%.200s", is_named ? "" : name, is_named ? "" : ": ", why->text);
+	return okv_error_set(err, ret, "%s%s%.200s", is_named ? "" : name, is_named ? "" : ": ", why);
 }
 
 static int set_text(const struct okv_setting *setting, char **at, const char *value, struct omnikv_error *err)
@@ -193,7 +212,7 @@ static int set_text(const struct okv_setting *setting, char **at, const char *va
 		return okv_error_set(err, -EINVAL, "%s: nothing behind it", setting->name);
 	ret = setting->check ? setting->check(value, &why) : 0;
 	if (ret)
-		return refuse_value(setting->name, ret, &why, err);
+		return refuse_value(setting->name, ret, why.text, err);
 	copy = strdup(value);
 	if (!copy)
 		return -ENOMEM;
@@ -215,7 +234,7 @@ static int set_number(const struct okv_setting *setting, uint64_t *at, const cha
 		if (ret && !strcmp(value, "0"))
 			ret = 0;
 		if (ret)
-			return refuse_value(setting->name, ret, &why, err);
+			return refuse_value(setting->name, ret, why.text, err);
 	} else {
 		errno = 0;
 		number = strtoull(value, &end, 10);
@@ -254,6 +273,7 @@ int okv_config_set(struct okv_daemon_config *config, const char *name, const cha
 
 	if (!setting)
 		return okv_error_set(err, -EINVAL, "\"%.64s\" is no setting; 'omnikvd --help' lists them", name);
+	config->lines[setting - settings] = OKV_LINE_OPTION;
 	if (setting->kind == OKV_SETTING_TEXT)
 		return set_text(setting, field(config, setting), value, err);
 	if (setting->kind == OKV_SETTING_BOOL)
@@ -281,25 +301,72 @@ static bool needs_spill_size(const char *spill)
 	return S_ISREG(st.st_mode) && !st.st_size;
 }
 
+int okv_config_refuse(const struct okv_daemon_config *config, const char *name, int ret, const char *why,
+		      struct omnikv_error *err)
+{
+	const uint32_t line = config->lines[find(name) - settings];
+	struct omnikv_error text;
+
+	refuse_value(name, ret, why, &text);
+	if (line && line != OKV_LINE_OPTION)
+		return okv_error_set(err, ret, "%.100s:%u: %.150s", config->path, line, text.text);
+	return okv_error_set(err, ret, "--%.250s", text.text);
+}
+
+int okv_config_check_pool(const struct okv_daemon_config *config, uint64_t nr_granules, uint64_t granule_bytes,
+			  struct omnikv_error *err)
+{
+	struct omnikv_error why;
+	int ret;
+
+	if (config->pin_bytes == OKV_PINS_DEFAULT)
+		return 0;
+	ret = okv_pins_check(config->pin_bytes, nr_granules, granule_bytes, &why);
+	return ret ? okv_config_refuse(config, "pins", ret, why.text, err) : 0;
+}
+
+/* What follows from the pool's size, before it is made. A file's granule is its own, and a module's pool knows both. */
+static int check_sizes(const struct okv_daemon_config *config, struct omnikv_error *err)
+{
+	uint32_t granule_bytes = config->granule_bytes ? (uint32_t)config->granule_bytes : OKV_POOL_GRANULE_BYTES;
+	struct okv_pool_header header;
+	struct okv_pool_spec spec;
+	struct omnikv_error why;
+	int ret = okv_pool_spec_parse(config->pool, &spec, &why);
+
+	if (!ret && (spec.kind != OKV_PROVIDER_EMBEDDED || (spec.name && !config->granule_bytes)))
+		return 0;
+	if (!ret)
+		ret = okv_pool_header_make(spec.bytes, granule_bytes, &header, &why);
+	return ret ? okv_config_refuse(config, "pool", ret, why.text, err) :
+	       okv_config_check_pool(config, header.nr_granules, granule_bytes, err);
+}
+
 int okv_config_check(const struct okv_daemon_config *config, struct omnikv_error *err)
 {
+	bool is_module = config->pool && !strncmp(config->pool, "kmod:", 5);
+	struct omnikv_error why;
+
 	if (!config->pool)
 		return okv_error_set(err, -EINVAL, "no pool; write --pool SIZE, or pool = SIZE in the file of --config");
-	if (!config->with_manager && !strncmp(config->pool, "kmod:", 5))
-		return okv_error_set(err, -EINVAL, "pool %.64s: the module keeps it by itself; without a manager there is nothing to do",
-				     config->pool);
+	if (!config->with_manager && is_module)
+		return okv_config_refuse(config, "manager", -EINVAL, "the pool is the module's, which keeps it by itself: without a manager there is "
+					 "nothing to do", err);
+	if (config->numa && is_module)
+		return okv_config_refuse(config, "numa", -EINVAL, "a pool of the module has the NUMA policy of its creation; leave it out", err);
 	if ((config->events || config->with_tokens) && !config->with_manager)
-		return okv_error_set(err, -EINVAL, "--%s with --manager=no: who manages the pool knows of its blocks",
-				     config->events ? "events" : "tokens");
+		return okv_config_refuse(config, config->events ? "events" : "tokens", -EINVAL, "manager = no leaves the blocks to a client, "
+					 "and only who manages the pool knows of them", err);
 	if (!config->events && (config->events_replay || config->events_topic || config->events_encoding))
-		return okv_error_set(err, -EINVAL, "--events-%s without --events: say where to publish",
-				     config->events_replay ? "replay" : config->events_topic ? "topic" : "encoding");
+		return okv_config_refuse(config, config->events_replay ? "events-replay" : config->events_topic ? "events-topic" :
+					 "events-encoding", -EINVAL, "there is no events, which says where to publish", err);
 	if (config->spill_bytes && !config->spill)
-		return okv_error_set(err, -EINVAL, "--spill-size without --spill: say where the spill store is");
-	if (config->spill && !config->spill_bytes && needs_spill_size(config->spill))
-		return okv_error_set(err, -EINVAL, "--spill %.100s: there is no store yet; say with --spill-size how large it may be",
-				     config->spill);
-	return 0;
+		return okv_config_refuse(config, "spill-size", -EINVAL, "there is no spill, which says where the store is", err);
+	if (config->spill && !config->spill_bytes && needs_spill_size(config->spill)) {
+		okv_error_set(&why, 0, "there is no store yet at %.100s; say with spill-size how large it may be", config->spill);
+		return okv_config_refuse(config, "spill", -EINVAL, why.text, err);
+	}
+	return check_sizes(config, err);
 }
 
 /* ---- the file --------------------------------------------------------------------------- */
@@ -307,9 +374,7 @@ int okv_config_check(const struct okv_daemon_config *config, struct omnikv_error
 struct reading {
 	struct okv_daemon_config	*config;
 	FILE				*file;
-	const char			*path;
 	uint32_t			line;
-	uint32_t			lines[NR_SETTINGS];	/* where each is set; 0: not yet */
 	bool				is_bad;
 	void				(*complain)(void *opaque, const char *line);
 	void				*opaque;
@@ -319,7 +384,7 @@ static void bad_line(struct reading *reading, const char *what)
 {
 	char text[640];
 
-	snprintf(text, sizeof(text), "%.200s:%u: %s", reading->path, reading->line, what);
+	snprintf(text, sizeof(text), "%.200s:%u: %s", reading->config->path, reading->line, what);
 	reading->is_bad = true;
 	reading->complain(reading->opaque, text);
 }
@@ -380,15 +445,17 @@ static char *next_line(char *line, int size, void *stream)
 static int take_value(struct reading *reading, const char *name, const char *value, struct omnikv_error *err)
 {
 	const struct okv_setting *setting = find(name);
-	uint32_t *line = setting ? &reading->lines[setting - settings] : NULL;
+	uint32_t *line = setting ? &reading->config->lines[setting - settings] : NULL;
+	int ret;
 
 	if (line && *line)
 		return okv_error_set(err, -EINVAL, "%s: line %u has it already", name, *line);
-	if (line)
-		*line = reading->line;
 	if (strstr(value, " #") || strstr(value, "\t#"))
 		return okv_error_set(err, -EINVAL, "%.64s: a comment with # stands on a line of its own", name);
-	return okv_config_set(reading->config, name, value, err);
+	ret = okv_config_set(reading->config, name, value, err);
+	if (line)
+		*line = reading->line;
+	return ret;
 }
 
 static int take_line(void *opaque, const char *section, const char *name, const char *value)
@@ -432,10 +499,11 @@ static FILE *open_file(const char *path, struct omnikv_error *err)
 int okv_config_read(struct okv_daemon_config *config, const char *path,
 		    void (*complain)(void *opaque, const char *line), void *opaque)
 {
-	struct reading reading = { .config = config, .path = path, .complain = complain, .opaque = opaque };
+	struct reading reading = { .config = config, .complain = complain, .opaque = opaque };
 	struct omnikv_error err = { "" };
 	int ret;
 
+	config->path = path;
 	reading.file = open_file(path, &err);
 	if (!reading.file) {
 		complain(opaque, err.text);

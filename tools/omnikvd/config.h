@@ -14,6 +14,7 @@
 #include <omnikv/types.h>
 
 #define OKV_PINS_DEFAULT	UINT64_MAX
+#define OKV_SETTINGS_MAX	32
 
 /** Are libzmq and msgpack there? */
 #ifdef OKV_HAVE_EVENTS
@@ -38,6 +39,7 @@
  * @with_hugetlb:  pages of the host's huge-page pool may be taken
  * @is_populated:  pages are touched before clients are served
  * @with_tokens:   token ids are kept beside the blocks
+ * @path, @lines:  where each setting stands, by its index: a line of the file, OKV_LINE_OPTION, or 0: it has its default
  * @events, @events_replay, @events_topic, @events_encoding: struct okv_events_config; NULL: none, or the default
  */
 struct okv_daemon_config {
@@ -59,7 +61,11 @@ struct okv_daemon_config {
 	bool		with_hugetlb;
 	bool		is_populated;
 	bool		with_tokens;
+	const char	*path;
+	uint32_t	lines[OKV_SETTINGS_MAX];
 };
+
+#define OKV_LINE_OPTION		UINT32_MAX
 
 int okv_config_init(struct okv_daemon_config *config);
 void okv_config_fini(struct okv_daemon_config *config);
@@ -69,6 +75,12 @@ bool okv_config_describe(uint32_t index, const char **name, const char **arg, co
 int okv_config_set(struct okv_daemon_config *config, const char *name, const char *value, struct omnikv_error *err);
 /** Settings that do not go together, or are missing; looks at nothing that takes long. -EINVAL with the reason in @err. */
 int okv_config_check(const struct okv_daemon_config *config, struct omnikv_error *err);
+/** The same of a pool whose size is known. */
+int okv_config_check_pool(const struct okv_daemon_config *config, uint64_t nr_granules, uint64_t granule_bytes,
+			  struct omnikv_error *err);
+/** Say in @err that @why is wrong with setting @name: "--NAME: ..." or "FILE:LINE: NAME: ...", as the user has it. Returns @ret. */
+int okv_config_refuse(const struct okv_daemon_config *config, const char *name, int ret, const char *why,
+		      struct omnikv_error *err);
 /**
  * okv_config_read() - all lines of a file
  * @complain: called with "FILE:LINE: what is wrong" for each bad line

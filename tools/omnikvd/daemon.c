@@ -165,9 +165,6 @@ int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 	/* The service manager made it, and sees to it that there is one daemon. */
 	if (daemon->listen_fd >= 0)
 		return 0;
-	if (strlen(daemon->config.socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-		return okv_error_set(err, -EINVAL, "socket %.64s...: a path has at most %zu characters",
-				     daemon->config.socket, sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
 	snprintf(dir, sizeof(dir), "%s", daemon->config.socket);
 	slash = strrchr(dir, '/');
 	if (!slash)
@@ -207,6 +204,7 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 		.notice = notice, .progress = progress, .opaque = daemon,
 	};
 	struct omnikv_manager_config manager = { .size = sizeof(manager) };
+	struct omnikv_pool_info info = { .size = sizeof(info) };
 	struct omnikv_spill_config spill = {
 		.size = sizeof(spill), .capacity_bytes = asked->spill_bytes, .owner = "omnikvd", .notice = notice,
 	};
@@ -219,7 +217,14 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 		ret = omnikv_pool_open(daemon->config.pool, &config, &daemon->pool, err);
 	else
 		ret = okv_share_open(&daemon->spec, &config, kept_fd, &daemon->pool, err);
+	if (ret == -EINVAL)
+		return okv_config_refuse(asked, "pool", ret, err->text, err);
 	if (ret || !daemon->config.with_manager)
+		return ret;
+	ret = omnikv_pool_info(daemon->pool, &info);
+	if (!ret)
+		ret = okv_config_check_pool(asked, info.nr_granules, info.granule_bytes, err);
+	if (ret)
 		return ret;
 	ret = omnikv_client_open(daemon->pool, OMNIKV_CLIENT_F_MANAGER, &daemon->client);
 	if (ret)
@@ -228,6 +233,8 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 	if (asked->spill) {
 		spill.pool = daemon->pool;
 		ret = omnikv_spill_open(asked->spill, &spill, &daemon->spill, err);
+		if (ret == -EINVAL)
+			return okv_config_refuse(asked, asked->spill_bytes ? "spill-size" : "spill", ret, err->text, err);
 		if (ret)
 			return ret;
 	}

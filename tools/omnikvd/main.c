@@ -27,7 +27,6 @@
 #define EXIT_FAILED	1
 #define EXIT_USAGE	2
 #define KEY_SETTING	1000
-#define SETTINGS_MAX	32
 #define STOP_SECONDS	8
 
 static struct okv_daemon omnikvd = { .listen_fd = -1, .lock_fd = -1 };
@@ -57,7 +56,7 @@ static void notice(void *opaque, const char *line)
 
 /* Settings of the command line, to be applied over those of the file. */
 struct overrides {
-	const char	*values[SETTINGS_MAX];
+	const char	*values[OKV_SETTINGS_MAX];
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
@@ -68,7 +67,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		config_path = arg;
 		return 0;
 	}
-	if (key >= KEY_SETTING && key < KEY_SETTING + SETTINGS_MAX) {
+	if (key >= KEY_SETTING && key < KEY_SETTING + OKV_SETTINGS_MAX) {
 		overrides->values[key - KEY_SETTING] = arg;
 		return 0;
 	}
@@ -146,7 +145,7 @@ static void check_words(int argc, char **argv)
 
 static void parse(int argc, char **argv, struct overrides *overrides)
 {
-	static struct argp_option options[SETTINGS_MAX + 2] = {
+	static struct argp_option options[OKV_SETTINGS_MAX + 2] = {
 		{ "config", 'c', "FILE", 0, "read settings from this file; options go before it", 0 },
 	};
 	static const struct argp argp = {
@@ -464,5 +463,5 @@ int main(int argc, char **argv)
 	ret = serve(&err);
 	if (ret)
 		complain(NULL, err.text[0] ? err.text : strerror(-ret));
-	return ret ? EXIT_FAILED : EXIT_DONE;
+	return ret == -EINVAL ? EXIT_USAGE : ret ? EXIT_FAILED : EXIT_DONE;
 }
