@@ -384,12 +384,19 @@ def test_no_request_for_a_replay_is_forgotten(daemon, events, chain):
 
 @pytest.mark.parametrize("options, words", [
     (["--events=5557"], ["events", "tcp://ADDRESS:PORT"]), (["--events-replay=tcp://127.0.0.1:1"], ["--events-replay: there is no events"]),
-    (["--events=ipc:///nonexistent/x"], ["events", "/nonexistent/x"]), (["--events=ipc://x", "--events-encoding=cbor"], ["neither map nor array"]),
+    (["--events=tcp://1.2.3.4:99999"], ["--events", "1.2.3.4:99999", "1 to 65535"]), (["--events=tcp://127.0.0.1"], ["--events", "ADDRESS:PORT"]),
+    (["--events=tcp://127.0.0.1:0"], ["1 to 65535"]), (["--events=tcp://127.0.0.1:55x"], ["1 to 65535"]),
+    (["--events=tcp://*:"], ["1 to 65535"]), (["--events=ipc://" + "x" * 108], ["at most 107 characters"]),
+    (["--events=tcp://192.0.2.1:5557"], ["--events: tcp://192.0.2.1:5557: no address of this host"]),
+    (["--events=ipc://x", "--events-replay=tcp://192.0.2.1:5557"], ["--events-replay: tcp://192.0.2.1:5557: no address"]),
+    (["--events=ipc://x", "--events-replay=ipc://x"], ["--events-replay: events are published there already"]),
+    (["--events=ipc:///nonexistent/x"], ["--events: ipc:///nonexistent/x: its directory is not there"]), (["--events=ipc://x", "--events-encoding=cbor"], ["neither map nor array"]),
     (["--tokens=yes", "--manager=no"], ["--tokens: manager = no"])])
 def test_mistakes_are_one_line(tmp_path, options, words):
     import subprocess
     from test_daemon import OMNIKVD
-    done = subprocess.run([OMNIKVD, "--pool=8M", f"--socket={tmp_path}/s", *options], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([OMNIKVD, "--pool=8M", f"--socket={tmp_path}/s", *options], capture_output=True, text=True, timeout=60, check=False,
+                          cwd=tmp_path)
     # The pool may say that its pages are small.
     lines = [line for line in done.stderr.splitlines() if "4-KiB pages" not in line]
     assert done.returncode in (1, 2) and len(lines) == 1 and all(word in lines[0] for word in words), done.stderr

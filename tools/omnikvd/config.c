@@ -35,6 +35,7 @@
 #include "spill/spill.h"
 
 #define FILE_BYTES_MAX	(1 << 20)
+#define SOCKET_PATH_MAX	(sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 /* Editors of another system begin UTF-8 with it. */
 #define BYTE_ORDER_MARK	"\xef\xbb\xbf"
 
@@ -71,10 +72,8 @@ static int check_pool(const char *value, struct omnikv_error *err)
 
 static int check_socket(const char *value, struct omnikv_error *err)
 {
-	const size_t max = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
-
-	return strlen(value) <= max ? 0 :
-	       okv_error_set(err, -EINVAL, "socket %.64s...: a path has at most %zu characters", value, max);
+	return strlen(value) <= SOCKET_PATH_MAX ? 0 :
+	       okv_error_set(err, -EINVAL, "socket %.64s...: a path has at most %zu characters", value, SOCKET_PATH_MAX);
 }
 
 static int check_group(const char *value, struct omnikv_error *err)
@@ -97,13 +96,27 @@ static int check_numa(const char *value, struct omnikv_error *err)
 	return okv_numa_policy_check(value, &policy, err);
 }
 
+/* Whether the address is one of this host's is seen when it is bound. */
 static int check_endpoint(const char *value, struct omnikv_error *err)
 {
+	const char *where = value + strlen("tcp://"), *colon;
+	unsigned long port;
+	char *end;
+
 	if (!OKV_HAS_EVENTS)
 		return okv_error_set(err, -EOPNOTSUPP, "this omnikvd was built without libzmq and msgpack, which events need");
-	if ((!strncmp(value, "tcp://", 6) || !strncmp(value, "ipc://", 6)) && value[6])
-		return 0;
-	return okv_error_set(err, -EINVAL, "endpoint \"%.64s\": write tcp://ADDRESS:PORT or ipc://PATH", value);
+	if (!strncmp(value, "ipc://", strlen("ipc://")) && *where) {
+		if (strlen(where) <= SOCKET_PATH_MAX)
+			return 0;
+		return okv_error_set(err, -EINVAL, "endpoint \"%.64s...\": a path has at most %zu characters", value, SOCKET_PATH_MAX);
+	}
+	colon = strncmp(value, "tcp://", strlen("tcp://")) ? NULL : strrchr(where, ':');
+	if (!colon || colon == where)
+		return okv_error_set(err, -EINVAL, "endpoint \"%.64s\": write tcp://ADDRESS:PORT or ipc://PATH", value);
+	port = strtoul(colon + 1, &end, 10);
+	if (!isdigit((unsigned char)colon[1]) || *end || !port || port > UINT16_MAX)
+		return okv_error_set(err, -EINVAL, "endpoint \"%.64s\": a port is a number from 1 to 65535", value);
+	return 0;
 }
 
 static int check_topic(const char *value, struct omnikv_error *err)
@@ -360,6 +373,8 @@ int okv_config_check(const struct okv_daemon_config *config, struct omnikv_error
 	if (!config->events && (config->events_replay || config->events_topic || config->events_encoding))
 		return okv_config_refuse(config, config->events_replay ? "events-replay" : config->events_topic ? "events-topic" :
 					 "events-encoding", -EINVAL, "there is no events, which says where to publish", err);
+	if (config->events_replay && !strcmp(config->events, config->events_replay))
+		return okv_config_refuse(config, "events-replay", -EINVAL, "events are published there already; give another endpoint", err);
 	if (config->spill_bytes && !config->spill)
 		return okv_config_refuse(config, "spill-size", -EINVAL, "there is no spill, which says where the store is", err);
 	if (config->spill && !config->spill_bytes && needs_spill_size(config->spill)) {

@@ -269,9 +269,10 @@ static int begin_events(struct okv_daemon *daemon, struct omnikv_error *err)
 	if (!asked->events)
 		return 0;
 	ret = okv_events_create(&config, daemon->server, daemon->manager, &daemon->events, err);
-	if (!ret)
-		okv_server_add(daemon->server, &events_service);
-	return ret;
+	if (ret)
+		return okv_config_refuse(asked, strncmp(err->text, "events-replay", 13) ? "events" : "events-replay", ret, err->text, err);
+	okv_server_add(daemon->server, &events_service);
+	return 0;
 }
 
 static void end_errands(struct okv_server *server)

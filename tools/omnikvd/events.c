@@ -316,7 +316,7 @@ static int set(void *socket, int option, int value)
 }
 
 /* libzmq ends the process where it may not look at the network's interfaces, or has none to make a socket of. */
-static int check_network(const char *endpoint, struct omnikv_error *err)
+static int check_network(const char *setting, const char *endpoint, struct omnikv_error *err)
 {
 	struct ifaddrs *interfaces;
 	int fd;
@@ -329,16 +329,27 @@ static int check_network(const char *endpoint, struct omnikv_error *err)
 		if (fd >= 0)
 			return close(fd);
 	}
-	return okv_error_set(err, -EPERM, "events: %.100s: no sockets of the network here: %s; a unit's RestrictAddressFamilies= "
-			     "must have AF_INET, AF_INET6 and AF_NETLINK", endpoint, strerror(errno));
+	return okv_error_set(err, -EPERM, "%s: %.100s: no sockets of the network here: %s; a unit's RestrictAddressFamilies= "
+			     "must have AF_INET, AF_INET6 and AF_NETLINK", setting, endpoint, strerror(errno));
+}
+
+/* What can be done where an endpoint cannot be had; each begins with the setting's name. */
+static int refuse_endpoint(const char *setting, const char *endpoint, int ret, struct omnikv_error *err)
+{
+	const char *what = ret == -EADDRINUSE ? "another one listens there; give another port" :
+			   ret == -EADDRNOTAVAIL || ret == -ENODEV ? "no address of this host; give one of its own, or * for all" :
+			   ret == -ENOENT ? "its directory is not there; make it, or give another path" : zmq_strerror(-ret);
+
+	return okv_error_set(err, ret, "%s: %.100s: %s", setting, endpoint, what);
 }
 
 static int open_socket(struct okv_events *events, int type, const char *endpoint, void **socket, struct omnikv_error *err)
 {
+	const char *setting = type == ZMQ_PUB ? "events" : "events-replay";
 	int64_t most = 4096;	/* of what a peer may send: a subscription, a request */
 	int ret;
 
-	ret = check_network(endpoint, err);
+	ret = check_network(setting, endpoint, err);
 	if (ret)
 		return ret;
 	*socket = zmq_socket(events->context, type);
@@ -356,7 +367,7 @@ static int open_socket(struct okv_events *events, int type, const char *endpoint
 		ret = set(*socket, ZMQ_ROUTER_MANDATORY, 1);
 	if (!ret && zmq_bind(*socket, endpoint))
 		ret = -zmq_errno();
-	return ret ? okv_error_set(err, ret, "events: %.100s: %s", endpoint, zmq_strerror(-ret)) : 0;
+	return ret ? refuse_endpoint(setting, endpoint, ret, err) : 0;
 }
 
 static int open_replay(struct okv_events *events, const char *endpoint, struct omnikv_error *err)
@@ -368,7 +379,7 @@ static int open_replay(struct okv_events *events, const char *endpoint, struct o
 	if (ret)
 		return ret;
 	if (zmq_getsockopt(events->replay, ZMQ_FD, &events->replay_fd, &size))
-		return okv_error_set(err, -zmq_errno(), "events: %.100s: %s", endpoint, zmq_strerror(zmq_errno()));
+		return refuse_endpoint("events-replay", endpoint, -zmq_errno(), err);
 	return okv_server_watch(events->server, events->replay_fd, replay_ready, events);
 }
 
