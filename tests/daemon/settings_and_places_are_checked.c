@@ -4,6 +4,7 @@
  *
  * Exit status 2: wrong settings; 1: the place. One thread, against the real program.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -317,6 +318,45 @@ static void another_ones_place_is_left_alone(void **state)
 	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
 }
 
+static uint32_t names_in(const char *path)
+{
+	DIR *dir = opendir(path);
+	uint32_t nr = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		nr++;
+	closedir(dir);
+	return nr - 2;
+}
+
+static void no_file_is_left_where_a_start_failed(void **state)
+{
+	static const char *const pools[] = { "embedded:16M:/nowhere/pool", "kmod:none", "1000000G" };
+	char taken[160];
+	size_t i;
+	int fd;
+
+	(void)state;
+	for (i = 0; i <= sizeof(pools) / sizeof(pools[0]); i++) {
+		const char *const options[] = { "--pool", i ? pools[i - 1] : "16M", i ? NULL : "--socket", taken, NULL };
+
+		/* First a name that is no socket: behind the lock, before the pool. */
+		snprintf(taken, sizeof(taken), "%s/taken", the_daemon.dir);
+		fd = open(taken, O_WRONLY | O_CREAT, 0600);
+		close(fd);
+		assert_int_equal(daemon_run(&the_daemon, options), i == 3 ? 2 : 1);
+		unlink(taken);
+		unlink(the_daemon.log);
+		assert_int_equal(names_in(the_daemon.dir), 0);
+	}
+	/* Nor of one that was told to end. */
+	daemon_start(&the_daemon, (const char *const []){ "--pool", "16M", NULL });
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+	unlink(the_daemon.log);
+	assert_int_equal(names_in(the_daemon.dir), 0);
+}
+
 static void another_ones_file_is_no_pool(void **state)
 {
 	char pool[128], *file = pool + strlen("embedded:16M:");
@@ -390,6 +430,7 @@ int main(void)
 		TEST(another_ones_place_is_left_alone),
 		TEST(another_ones_file_is_no_pool),
 		TEST(events_where_the_network_is_forbidden_are_refused),
+		TEST(no_file_is_left_where_a_start_failed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

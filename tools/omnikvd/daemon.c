@@ -95,29 +95,37 @@ static int check_dir(const char *path, struct omnikv_error *err)
 	return 0;
 }
 
-/* One daemon a socket: a lock file beside it, held while this process lives. */
+/*
+ * One daemon a socket: a lock file beside it, held while this process lives and removed by whoever holds it. One that was
+ * removed between opening and locking it is nobody's any more, and the next one is looked for.
+ */
 static int lock_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 {
-	char path[PATH_MAX];
-	struct stat st;
+	const char *path = daemon->lock_path;
+	struct stat st, now;
 	int fd, ret;
 
-	snprintf(path, sizeof(path), "%s.lock", daemon->config.socket);
-	fd = okv_fd_high(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-	if (fd < 0)
-		return okv_error_set(err, -errno, "%.200s: %s", path, strerror(errno));
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
-		ret = okv_error_set(err, -EPERM, "%.180s belongs to user %u; remove it", path, st.st_uid);
+	snprintf(daemon->lock_path, sizeof(daemon->lock_path), "%s.lock", daemon->config.socket);
+	for (;;) {
+		fd = okv_fd_high(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+		if (fd < 0)
+			return okv_error_set(err, -errno, "%.200s: %s", path, strerror(errno));
+		if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
+			ret = okv_error_set(err, -EPERM, "%.180s belongs to user %u; remove it", path, st.st_uid);
+			break;
+		}
+		if (flock(fd, LOCK_EX | LOCK_NB)) {
+			ret = okv_error_set(err, -EBUSY, "socket %.180s: another omnikvd serves it", daemon->config.socket);
+			break;
+		}
+		if (!stat(path, &now) && now.st_dev == st.st_dev && now.st_ino == st.st_ino) {
+			daemon->lock_fd = fd;
+			return 0;
+		}
 		close(fd);
-		return ret;
 	}
-	if (flock(fd, LOCK_EX | LOCK_NB)) {
-		ret = okv_error_set(err, -EBUSY, "socket %.180s: another omnikvd serves it", daemon->config.socket);
-		close(fd);
-		return ret;
-	}
-	daemon->lock_fd = fd;
-	return 0;
+	close(fd);
+	return ret;
 }
 
 static int make_socket(struct okv_daemon *daemon, struct omnikv_error *err)
@@ -314,6 +322,14 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 	return ret ? okv_error_set(err, ret, "socket: %s", strerror(-ret)) : 0;
 }
 
+void okv_daemon_unlink(const struct okv_daemon *daemon)
+{
+	if (daemon->owns_socket)
+		unlink(daemon->config.socket);
+	if (daemon->lock_fd >= 0)
+		unlink(daemon->lock_path);
+}
+
 void okv_daemon_close(struct okv_daemon *daemon)
 {
 	okv_errands_destroy(daemon->errands);
@@ -323,8 +339,7 @@ void okv_daemon_close(struct okv_daemon *daemon)
 	okv_server_destroy(daemon->server);
 	daemon->server = NULL;
 	okv_manager_service_end();
-	if (daemon->owns_socket)
-		unlink(daemon->config.socket);
+	okv_daemon_unlink(daemon);
 	if (daemon->listen_fd >= 0)
 		close(daemon->listen_fd);
 	if (daemon->lock_fd >= 0)

@@ -8,6 +8,8 @@
 #ifndef OKV_DAEMON_H
 #define OKV_DAEMON_H
 
+#include <sys/un.h>
+
 #include <omnikv/manager.h>
 #include <omnikv/spill.h>
 
@@ -44,6 +46,7 @@ struct okv_daemon {
 	bool				owns_socket;
 	int				listen_fd;
 	int				lock_fd;
+	char				lock_path[sizeof(((struct sockaddr_un *)0)->sun_path) + sizeof(".lock")];
 };
 
 /** daemon.c: each with its reason in @err. */
@@ -53,6 +56,8 @@ int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err);
 int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_fn notice, struct omnikv_error *err);
 int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
 		     struct omnikv_error *err);
+/** Take away what this daemon has made of names: its socket's, and that of the lock, which it still holds. Of a signal's handler too. */
+void okv_daemon_unlink(const struct okv_daemon *daemon);
 /** Clients notice that the connection is gone, and nothing else: what they have outlives the daemon. */
 void okv_daemon_close(struct okv_daemon *daemon);
 

@@ -181,8 +181,7 @@ static void on_signal(int number)
 		_exit(is_flushing ? EXIT_DONE : EXIT_FAILED);
 	/* Populating a pool can take minutes, and a start that is given up leaves nothing behind. */
 	if (!is_serving && number != SIGHUP) {
-		if (omnikvd.owns_socket)
-			unlink(omnikvd.config.socket);
+		okv_daemon_unlink(&omnikvd);
 		_exit(EXIT_DONE);
 	}
 	if (number == SIGHUP) {
