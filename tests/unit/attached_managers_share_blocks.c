@@ -20,6 +20,7 @@
 #include "failpoint.h"
 #include "manager/authority.h"
 #include "manager/manager.h"
+#include "manager/session.h"
 #include "sequence.h"
 #include "tests/harness/fault.h"
 #include "tests/harness/kv_world.h"
@@ -529,6 +530,72 @@ static void nothing_older_comes_in_after_a_new_epoch(void **state)
 	close_shared(&sh);
 }
 
+/* The authority's epoch ends while a request is on its way, whose sender knows nothing of it. */
+static int raise_alone(void *opaque, const char *name)
+{
+	const struct shared *sh = opaque;
+
+	(void)name;
+	KV_MUST(omnikv_manager_raise_epoch(sh->base.manager) > 0);
+	return 0;
+}
+
+static int64_t cached_at_base(const struct shared *sh, const struct kv_story *story)
+{
+	uint64_t nr = story->nr_tokens / T;
+	struct omnikv_key *keys = kv_keys(&sh->base, story, nr);
+	int64_t nr_hit = omnikv_lookup(sh->base.space, keys, nr);
+
+	free(keys);
+	return nr_hit;
+}
+
+static void what_is_on_its_way_as_the_epoch_ends_is_not_published(void **state)
+{
+	struct kv_story story;
+	struct shared sh;
+
+	(void)state;
+	open_shared(&sh, KV_SHAPE_FULL, 80);
+	make_story(&story, 1, 10 * T);
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = "import.publish", .times = 1, .fn = raise_alone, .opaque = &sh });
+	play(&sh.clients[0], &story, false);
+	okv_failpoint_disarm_all();
+	assert_int_equal(cached_at_base(&sh, &story), 0);
+	assert_int_equal(stats_of(&sh.base).nr_blocks, 0);
+	check_shared(&sh);
+	/* And of the new one it is. */
+	assert_int_equal(play(&sh.clients[0], &story, false), 0);
+	assert_int_equal(cached_at_base(&sh, &story), 10);
+	kv_story_free(&story);
+	close_shared(&sh);
+}
+
+static void a_state_of_an_older_epoch_is_not_taken(void **state)
+{
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+	struct omnikv_extent extent;
+	struct omnikv_key key;
+	struct kv_story story;
+	struct shared sh;
+
+	(void)state;
+	open_shared(&sh, KV_SHAPE_HYBRID, 80);
+	make_story(&story, 1, 4 * T);
+	assert_int_equal(omnikv_manager_raise_epoch(sh.base.manager), 1);
+	play(&sh.clients[0], &story, false);
+	/* The block is of this epoch and has no state; the bytes are of the one before. */
+	key = kv_key(&sh.base, &story, 1, T);
+	assert_int_equal(omnikv_extent_alloc(sh.clients[1].client, sh.base.plan.groups[1].nr_granules, 1, NULL, 0, &extent), 0);
+	assert_int_equal(okv_session_attach(sh.base.space, sh.clients[1].client, false, &key, 1, &extent, 0, 0), -ESTALE);
+	assert_int_equal(omnikv_extent_query(sh.clients[1].client, &extent, &info), 0);
+	assert_int_equal(info.state, OMNIKV_EXTENT_PRIVATE);
+	assert_int_equal(okv_session_attach(sh.base.space, sh.clients[1].client, false, &key, 1, &extent, 0, 1), 0);
+	assert_int_equal(omnikv_extent_release(sh.clients[1].client, &extent, 1), 0);
+	kv_story_free(&story);
+	close_shared(&sh);
+}
+
 /* ---- anything at all ------------------------------------------------------------------------ */
 
 struct actor {
@@ -682,6 +749,8 @@ int main(void)
 		cmocka_unit_test(a_distrusted_block_leaves_all_clients),
 		cmocka_unit_test(a_new_epoch_hides_all_that_is_older),
 		cmocka_unit_test(nothing_older_comes_in_after_a_new_epoch),
+		cmocka_unit_test(what_is_on_its_way_as_the_epoch_ends_is_not_published),
+		cmocka_unit_test(a_state_of_an_older_epoch_is_not_taken),
 		cmocka_unit_test(random_clients_agree_byte_for_byte),
 		cmocka_unit_test(threads_of_all_clients_agree),
 	};
