@@ -4,8 +4,8 @@
  *
  * An era is a number that is part of every name by which the manager stores and looks up (okv_store_era()), so what is
  * older is out of reach in one step, however much it is, and goes as segments are reclaimed. It stands on a page of
- * its own, with the manager's epoch, in one sector: a power cut leaves the old or the new. A page that is damaged, or
- * not to be read, begins an era, since what it forbade is not known. Any thread.
+ * its own, with the manager's epoch, in one sector: a power cut leaves the old or the new. It is there before the store
+ * is, so one that is damaged, zeroed or not to be read begins an era, since what it forbade is not known. Any thread.
  */
 #include "spill/store.h"
 
@@ -28,6 +28,11 @@ static int era_write(struct okv_store *store, const struct okv_spill_era *era)
 static uint64_t era_new(const struct okv_store *store, uint64_t epoch)
 {
 	return (store->nonce ^ (epoch + 1) * 0x9e3779b97f4a7c15ull) | 1;
+}
+
+int okv_store_era_create(struct okv_store *store)
+{
+	return era_write(store, &store->era);
 }
 
 int okv_store_era_load(struct okv_store *store)

@@ -175,12 +175,6 @@ void okv_era_encode(const uint8_t uuid[16], const struct okv_spill_era *era, uin
 
 int okv_era_decode(const uint8_t *page, const uint8_t uuid[16], struct okv_spill_era *era)
 {
-	static const uint8_t none[SECTOR];
-
-	if (!memcmp(page, none, SECTOR)) {
-		*era = (struct okv_spill_era){ 0 };
-		return 0;
-	}
 	if (!head_is(page, PAGE_ERA, uuid) || !is_sealed(page, SECTOR))
 		return -EBADMSG;
 	era->number = get64(page + HEAD_BYTES);

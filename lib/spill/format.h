@@ -149,7 +149,6 @@ void okv_super_encode(const struct okv_spill_super *super, uint8_t *page);
 int okv_super_decode(const uint8_t *page, struct okv_spill_super *super, uint32_t *version);
 void okv_owner_encode(const uint8_t uuid[16], const struct okv_spill_owner *owner, uint8_t *page);
 int okv_owner_decode(const uint8_t *page, const uint8_t uuid[16], struct okv_spill_owner *owner);
-/** A page that was never written is era 0. */
 void okv_era_encode(const uint8_t uuid[16], const struct okv_spill_era *era, uint8_t *page);
 int okv_era_decode(const uint8_t *page, const uint8_t uuid[16], struct okv_spill_era *era);
 void okv_segment_encode(const uint8_t uuid[16], const struct okv_spill_life *life, uint8_t *page);

@@ -1176,7 +1176,9 @@ static int open_super(struct okv_store *store, struct omnikv_error *err)
 		return okv_error_set(err, -EINVAL, "%llu bytes are less than four segments of %llu; give more",
 				     (unsigned long long)store->config.capacity_bytes,
 				     (unsigned long long)store->super.segment_bytes);
-	first = write_super(store);
+	first = okv_store_era_create(store);
+	if (!first)
+		first = write_super(store);
 	if (first)
 		return okv_error_set(err, first, "the superblock cannot be written");
 	return 0;

@@ -331,6 +331,8 @@ uint32_t okv_reclaim_choose(const struct okv_reclaim_view *views, uint32_t nr, u
 /** Run @nr of store->ios. The first error, or 0. -ETIME as okv_store_put(). Under io_lock. */
 int okv_store_run(struct okv_store *store, uint32_t nr);
 void okv_store_notice(struct okv_store *store, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Of a new store, before its superblocks: era 0. */
+int okv_store_era_create(struct okv_store *store);
 /** Read the era. -ETIME. Before anybody else enters. */
 int okv_store_era_load(struct okv_store *store);
 /** Fill segments and catalogue from the disk. */

@@ -399,6 +399,30 @@ static void tier_forgets_what_is_of_an_older_epoch(void **state)
 	close_tiers(&tiers);
 }
 
+/* A sector of zeros is what some disks give back for one that they have lost: it is not the first era. */
+static void tier_finds_nothing_older_behind_a_zeroed_page(void **state)
+{
+	struct kv_story story;
+	struct tiers tiers;
+
+	(void)state;
+	open_tiers(&tiers, KV_SHAPE_FULL, 40, OMNIKV_SPILL_ADMIT_ALL);
+	make_story(&story, 1, 8 * T);
+	play(&tiers, &story, false);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 8);
+	assert_int_equal(omnikv_manager_raise_epoch(tiers.world.manager), 1);
+	kv_world_close(&tiers.world);
+	okv_store_close(tiers.spill.store);
+	memset(tiers.sim.base + OKV_SPILL_ERA_OFF, 0, OKV_SPILL_PAGE);
+	open_spill(&tiers);
+	kv_world_open_spill(&tiers.world, KV_SHAPE_FULL, T, 40, &tiers.spill, 0);
+	assert_int_equal(play(&tiers, &story, false), 0);
+	assert_int_equal(omnikv_manager_flush(tiers.world.manager), 8);
+	assert_int_equal(play(&tiers, &story, false), 8 * T);
+	kv_story_free(&story);
+	close_tiers(&tiers);
+}
+
 /* An older one's blocks may not be found, and a store that is only looked at cannot note that. */
 static void store_of_an_older_epoch_is_not_taken_read_only(void **state)
 {
@@ -917,6 +941,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tier_brings_back_every_byte),
 		cmocka_unit_test(tier_forgets_what_is_of_an_older_epoch),
+		cmocka_unit_test(tier_finds_nothing_older_behind_a_zeroed_page),
 		cmocka_unit_test(store_of_an_older_epoch_is_not_taken_read_only),
 		cmocka_unit_test(tier_forgets_what_is_between_two_epochs),
 		cmocka_unit_test(tier_epoch_that_cannot_be_noted_is_not_raised),
