@@ -254,6 +254,22 @@ static void the_watchdog_is_fed_and_settings_are_read_again(void **state)
 	service_manager_wait(&manager, &manager.nr_ready, 3);
 }
 
+/* The unit's socket is not where the settings have it: nobody has changed anything. */
+static void reload_under_the_units_socket_warns_of_no_change(void **state)
+{
+	static const char *const elsewhere[] = {
+		"--pool", "16M", "--manager", "no", "--reserve", "0", "--socket", "/nowhere/omnikvd.sock", NULL,
+	};
+
+	(void)state;
+	assert_int_equal(daemon_stop(&manager.daemon, NULL), 0);
+	service_manager_start(&manager, elsewhere);
+	kill(manager.daemon.pid, SIGHUP);
+	service_manager_wait(&manager, &manager.nr_ready, 3);
+	assert_true(daemon_said(&manager.daemon, "settings read again"));
+	assert_false(daemon_said(&manager.daemon, "cannot change"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -265,6 +281,7 @@ int main(void)
 		TEST(a_pool_of_another_size_starts_empty),
 		TEST(requests_are_answered_through_restarts),
 		TEST(the_watchdog_is_fed_and_settings_are_read_again),
+		TEST(reload_under_the_units_socket_warns_of_no_change),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

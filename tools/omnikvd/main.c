@@ -200,9 +200,14 @@ static void reload(struct okv_daemon *daemon)
 {
 	struct okv_daemon_config fresh = { 0 };
 	const char *fixed;
+	int ret;
 
 	okv_notify("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)okv_server_now_ns() / 1000);
-	if (read_settings(&overrides, &fresh)) {
+	ret = read_settings(&overrides, &fresh);
+	/* A unit's socket is where it is, whatever the settings say. */
+	if (!ret && !daemon->owns_socket)
+		ret = okv_config_set(&fresh, "socket", daemon->config.socket, NULL);
+	if (ret) {
 		say(NULL, LOG_ERR, "the settings stay as they were");
 	} else {
 		fixed = okv_config_reload(&daemon->config, &fresh);
