@@ -345,3 +345,16 @@ void okv_daemon_close(struct okv_daemon *daemon)
 	if (daemon->lock_fd >= 0)
 		close(daemon->lock_fd);
 }
+
+void okv_daemon_close_store(struct okv_daemon *daemon, bool is_flushed)
+{
+	if (!daemon->spill)
+		return;
+	if (daemon->manager && is_flushed)
+		omnikv_manager_flush(daemon->manager);
+	if (daemon->manager)
+		omnikv_manager_destroy(daemon->manager);
+	daemon->manager = NULL;
+	omnikv_spill_close(daemon->spill);
+	daemon->spill = NULL;
+}

@@ -60,6 +60,13 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 void okv_daemon_unlink(const struct okv_daemon *daemon);
 /** Clients notice that the connection is gone, and nothing else: what they have outlives the daemon. */
 void okv_daemon_close(struct okv_daemon *daemon);
+/**
+ * okv_daemon_close_store() - the spill store, where there is one, behind okv_daemon_close(), also of a start that failed
+ * @is_flushed: what is in memory goes there first, as far as the time for ending allows
+ *
+ * The store is durable then, and found again wherever it was cut off; its lock is free. The manager ends with it.
+ */
+void okv_daemon_close_store(struct okv_daemon *daemon, bool is_flushed);
 
 /**
  * okv_pool_adopt() - service_pool.c: go on with a peer of an earlier daemon

@@ -393,22 +393,10 @@ static void say_ready(const struct okv_daemon *daemon)
 
 /* ---- a life ----------------------------------------------------------------------------- */
 
-/*
- * The store is closed: durable, and its lock is free when this process is gone. Memory that nobody keeps goes with it,
- * so what its blocks hold goes to the store first, as far as the time for ending allows. What is written is found
- * again, wherever it is cut off.
- */
-static void close_store(struct okv_daemon *daemon)
+/* Memory that nobody keeps goes with this process: what its blocks hold goes to the store first. */
+static bool is_memory_lost(const struct okv_daemon *daemon)
 {
-	bool is_kept = daemon->spec.kind != OKV_PROVIDER_EMBEDDED || daemon->spec.name || getenv("NOTIFY_SOCKET");
-
-	if (!daemon->spill || !daemon->manager)
-		return;
-	is_flushing = 1;
-	if (!is_kept)
-		omnikv_manager_flush(daemon->manager);
-	omnikv_manager_destroy(daemon->manager);
-	omnikv_spill_close(daemon->spill);
+	return daemon->spec.kind == OKV_PROVIDER_EMBEDDED && !daemon->spec.name && !getenv("NOTIFY_SOCKET");
 }
 
 static int serve(struct omnikv_error *err)
@@ -451,8 +439,8 @@ static int serve(struct omnikv_error *err)
 	okv_notify("STOPPING=1");
 out:
 	okv_daemon_close(daemon);
-	if (!ret)
-		close_store(daemon);
+	is_flushing = !ret;
+	okv_daemon_close_store(daemon, !ret && is_memory_lost(daemon));
 	return ret;
 }
 
