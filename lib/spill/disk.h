@@ -95,8 +95,7 @@ struct okv_disk_file_info {
  * okv_disk_file_open() - a disk on an open file or block device
  * @fd: becomes the disk's, also where this fails
  */
-int okv_disk_file_open(int fd, const char *path, const struct okv_disk_file_config *config, struct okv_disk **disk,
-		       struct omnikv_error *err);
+int okv_disk_file_open(int fd, const struct okv_disk_file_config *config, struct okv_disk **disk);
 /** The descriptor, which stays the disk's. */
 int okv_disk_file_fd(const struct okv_disk *disk);
 void okv_disk_file_info(const struct okv_disk *disk, struct okv_disk_file_info *info);

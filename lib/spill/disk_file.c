@@ -657,17 +657,12 @@ static void measure_depth(struct okv_disk_file *file)
 		free(buf);
 }
 
-int okv_disk_file_open(int fd, const char *path, const struct okv_disk_file_config *config, struct okv_disk **disk,
-		       struct omnikv_error *err)
+int okv_disk_file_open(int fd, const struct okv_disk_file_config *config, struct okv_disk **disk)
 {
 	struct okv_disk_file *file;
 	struct stat st;
 
-	if (fstat(fd, &st) || (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))) {
-		close(fd);
-		return okv_error_set(err, -EINVAL, "%.180s: neither a file nor a block device", path);
-	}
-	file = calloc(1, sizeof(*file));
+	file = fstat(fd, &st) ? NULL : calloc(1, sizeof(*file));
 	if (!file) {
 		close(fd);
 		return -ENOMEM;

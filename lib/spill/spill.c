@@ -105,7 +105,9 @@ static int open_path(const char *path, uint32_t flags, struct omnikv_error *err)
 	if (fd >= 0 && may_make)
 		(void)fsync(dir);
 	close(dir);
-	if (fd < 0)
+	if (ret == -ENOENT)
+		okv_error_set(err, ret, "%.180s: there is no spill store (no " OKV_SPILL_FILE_NAME " in it)", path);
+	else if (ret < 0)
 		okv_error_set(err, ret, "%.180s/" OKV_SPILL_FILE_NAME ": %s", path, strerror(-ret));
 	return ret;
 }
@@ -182,9 +184,12 @@ static int measure(int fd, const char *path, const struct omnikv_spill_config *c
 			store_config->capacity_bytes = bytes;
 		return 0;
 	}
+	if (!S_ISREG(st.st_mode))
+		return okv_error_set(err, -EINVAL, "%.180s: neither a directory, a file nor a block device", path);
+	if (!st.st_size && config->flags & (OMNIKV_SPILL_F_READ_ONLY | OMNIKV_SPILL_F_OPEN_ONLY))
+		return okv_error_set(err, -ENOENT, "%.180s: there is no spill store", path);
 	if (!config->capacity_bytes && !st.st_size)
-		return okv_error_set(err, config->flags & OMNIKV_SPILL_F_READ_ONLY ? -ENOENT : -EINVAL,
-				     "%.180s: there is no store yet, and no size was given for one", path);
+		return okv_error_set(err, -EINVAL, "%.180s: there is no store yet, and no size was given for one", path);
 	if (!config->floor_bytes && !fstatvfs(fd, &vfs)) {
 		store_config->floor_bytes = (uint64_t)vfs.f_blocks * vfs.f_frsize / 20;
 		if (store_config->floor_bytes > FLOOR_MAX)
@@ -245,7 +250,7 @@ int omnikv_spill_open(const char *path, const struct omnikv_spill_config *config
 		disk_config.memory = omnikv_pool_base(full.pool);
 		disk_config.memory_bytes = info.usable_bytes;
 	}
-	ret = okv_disk_file_open(fd, path, &disk_config, &spill->disk, err);
+	ret = okv_disk_file_open(fd, &disk_config, &spill->disk);
 	if (ret)
 		goto err_free;
 

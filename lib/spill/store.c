@@ -1139,6 +1139,7 @@ static uint64_t choose_segment_bytes(uint64_t capacity)
 static int open_super(struct okv_store *store, struct omnikv_error *err)
 {
 	uint32_t version = 0;
+	uint64_t bytes = store->disk->ops->bytes(store->disk);
 	int first, second;
 
 	first = read_super(store, 0, &version);
@@ -1154,11 +1155,14 @@ static int open_super(struct okv_store *store, struct omnikv_error *err)
 	second = read_super(store, 1, &version);
 	if (!second)
 		return 0;
-	if (first == -EIO || second == -EIO || second == -ETIME)
-		return okv_error_set(err, second == -ETIME ? second : -EIO, "the superblock cannot be read");
-	if (first == -EBADMSG || second == -EBADMSG)
-		return okv_error_set(err, -EBADMSG, "this is no spill store (or its superblocks are damaged); it is left alone: "
-				     "remove it, or give another path");
+	if (second == -ETIME)
+		return second;
+	/* What ends within a superblock is none of ours. */
+	if (first == -EBADMSG || second == -EBADMSG || (bytes < 2 * OKV_SPILL_PAGE && bytes % OKV_SPILL_PAGE))
+		return okv_error_set(err, -EBADMSG, "this is no spill store (or its superblocks are damaged); it is left alone: give "
+				     "another path, or remove it");
+	if (first == -EIO || second == -EIO)
+		return okv_error_set(err, -EIO, "the superblock cannot be read: %s", error_text(-EIO));
 	if (store->config.is_open_only || store->config.is_read_only)
 		return okv_error_set(err, -ENOENT, "there is no spill store");
 
@@ -1180,7 +1184,8 @@ static int open_super(struct okv_store *store, struct omnikv_error *err)
 	if (!first)
 		first = write_super(store);
 	if (first)
-		return okv_error_set(err, first, "the superblock cannot be written");
+		return okv_error_set(err, first, "the superblock of a new store cannot be written: %s%s", error_text(first),
+				     first == -ENOSPC || first == -EDQUOT ? "; make room, or give another path" : "");
 	return 0;
 }
 

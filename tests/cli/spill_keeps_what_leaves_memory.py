@@ -132,7 +132,8 @@ bad         1 with a wrong checksum, 0 that cannot be read
 def mistakes_are_named():
     with cli.temporary() as top:
         cli.mistakes([
-            (("spill",), ["neither stat nor check"]),
+            (("spill",), ["nothing to do", "stat or check", "PATH"]),
+            (("spill", "check", "/dev/null"), ["/dev/null: neither a directory, a file nor a block device"]),
             (("spill", "list", top), ["'list'"]),
             (("spill", "stat"), ["PATH"]),
             (("spill", "stat", top, "x"), ["too many"]),
@@ -142,10 +143,49 @@ def mistakes_are_named():
             (("replay", *CHAT, "--spill", top), ["--spill-size"]),
             (("replay", *CHAT, "--spill", top, "--spill-size", "100K"), ["give more"]),
         ])
-        done = cli.run("spill", "stat", os.path.join(top, "none"))
-        cli.equal((done.status, done.err.count("\n")), (1, 1), "exit status and lines")
+
+
+def refused(done, *words):
+    cli.equal((done.status, done.out, done.err.count("\n")), (1, "", 1), "exit status, output and lines", done)
+    for word in words:
+        if word not in done.err:
+            raise AssertionError(f"no '{word}' in the message\n{done}")
+
+
+def what_is_no_store_is_left_alone_with_one_line():
+    with cli.temporary() as top:
+        short, long = os.path.join(top, "short"), os.path.join(top, "long")
+        for path, size in ((short, 1300), (long, 100000)):
+            with open(path, "w", encoding="ascii") as file:
+                file.write("root:x:0:0::/root:/bin/sh\n" * (size // 26))
+        for args, words in (((os.path.join(top, "none"),), "No such file"), ((top,), "there is no spill store"),
+                            ((short,), "this is no spill store"), ((long,), "this is no spill store")):
+            for what in ("stat", "check"):
+                refused(cli.run("spill", what, *args), args[0], words)
+        for path in (short, long):
+            with open(path, "rb") as file:
+                before = file.read()
+            refused(cli.replay(*CHAT, "--spill", path, "--spill-size", "8M"), path, "this is no spill store")
+            with open(path, "rb") as file:
+                cli.equal(file.read(), before, "the file")
+
+
+def a_store_of_another_process_names_it():
+    with cli.temporary() as top:
+        store, socket = os.path.join(top, "store"), os.path.join(top, "sock")
+        with subprocess.Popen([os.path.join(cli.BUILD, "bin", "omnikvd"), "--socket", socket, "--pool", "8M", "--spill", store,
+                               "--spill-size", "8M"], stderr=subprocess.DEVNULL) as daemon:
+            try:
+                deadline = time.monotonic() + 60
+                while cli.run("status", "--socket", socket).status and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                for args in (("spill", "check", store), ("spill", "check", "--quarantine", store), ("replay", *CHAT, "--spill", store)):
+                    refused(cli.run(*args), store, "in use by", f"process {daemon.pid}", "stop it")
+            finally:
+                daemon.kill()
 
 
 if __name__ == "__main__":
     cli.main([small_pool_hits_as_a_large_one, killed_run_leaves_no_wrong_byte, odd_block_sizes_come_back_whole,
-              conversations_hit_as_in_a_pool_that_holds_them_all, text_is_as_it_always_was, mistakes_are_named])
+              conversations_hit_as_in_a_pool_that_holds_them_all, text_is_as_it_always_was, mistakes_are_named,
+              what_is_no_store_is_left_alone_with_one_line, a_store_of_another_process_names_it])

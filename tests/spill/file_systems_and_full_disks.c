@@ -267,6 +267,25 @@ static void spill_without_inodes_is_refused_by_name(void **state)
 	use(mnt, 16 << 20);
 }
 
+static void a_store_on_a_full_disk_is_refused_by_name(void **state)
+{
+	struct omnikv_spill_config config = { .size = sizeof(config), .capacity_bytes = 16 << 20 };
+	struct omnikv_spill *spill;
+	struct omnikv_error err;
+
+	(void)state;
+	if (geteuid() || shell("mount -t tmpfs -o size=64K none %s 2>/dev/null", mnt))
+		skip();
+	shell("dd if=/dev/zero of=%s/filler bs=4k 2>/dev/null", mnt);
+	assert_int_equal(omnikv_spill_open(mnt, &config, &spill, &err), -ENOSPC);
+	assert_non_null(strstr(err.text, mnt));
+	assert_non_null(strstr(err.text, "the superblock of a new store cannot be written: no space left; make room"));
+	/* What it has left is no store, and no obstacle to one. */
+	shell("rm %s/filler", mnt);
+	assert_int_equal(omnikv_spill_open(mnt, &config, &spill, &err), 0);
+	omnikv_spill_close(spill);
+}
+
 #define TEST(f)	cmocka_unit_test_setup_teardown(f, make_dirs, remove_dirs)
 
 int main(void)
@@ -281,6 +300,7 @@ int main(void)
 		TEST(spill_cap_beyond_the_disk_does_no_harm),
 		TEST(spill_resumes_when_there_is_room),
 		TEST(spill_without_inodes_is_refused_by_name),
+		TEST(a_store_on_a_full_disk_is_refused_by_name),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -520,7 +520,7 @@ static int okv_open_spill(struct okv_replay_args *args, struct omnikv_pool *pool
 		return OKV_EXIT_DONE;
 	ret = omnikv_spill_open(args->spill_path, &config, &args->replay.spill, &err);
 	if (ret == -EINVAL && args->spill_bytes)
-		okv_usage("--spill-size: %s", err.text);
+		okv_usage("--spill, --spill-size: %s", err.text);
 	if (ret == -EINVAL)
 		okv_usage("--spill: %s; give --spill-size", err.text);
 	if (ret)

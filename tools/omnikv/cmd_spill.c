@@ -175,15 +175,19 @@ int okv_cmd_spill(int argc, char **argv)
 	int ret, status;
 
 	okv_cmd_parse(&okv_argp, argc, argv, &args);
-	if (!args.what || (strcmp(args.what, "stat") && strcmp(args.what, "check")))
-		okv_usage("'%s' is neither stat nor check", args.what ? args.what : "");
+	if (!args.what)
+		okv_usage("nothing to do; give stat or check, and the PATH of a store");
+	if (strcmp(args.what, "stat") && strcmp(args.what, "check"))
+		okv_usage("'%s' is neither stat nor check", args.what);
 	if (!args.path)
-		okv_usage("no store; give its PATH");
+		okv_usage("no store; give the PATH of one: omnikv spill %s PATH", args.what);
 	if (args.is_quarantine && strcmp(args.what, "check"))
 		okv_usage("--quarantine is for check");
 
 	config.flags = OMNIKV_SPILL_F_OPEN_ONLY | (args.is_quarantine ? 0 : OMNIKV_SPILL_F_READ_ONLY);
 	ret = omnikv_spill_open(args.path, &config, &spill, &err);
+	if (ret == -EINVAL)
+		okv_usage("%s", err.text);
 	if (ret)
 		return okv_fail("%s", err.text[0] ? err.text : strerror(-ret));
 	ret = omnikv_spill_stats(spill, &stats);
