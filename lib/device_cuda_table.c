@@ -17,6 +17,7 @@
 
 #include "crc32c.h"
 #include "device_cuda.h"
+#include "fd.h"
 
 #define HEADER		"omnikv copy paths 2\n"
 #define FILE_BYTES_MAX	16384
@@ -161,8 +162,12 @@ int okv_cuda_costs_save(const struct okv_cuda_costs *costs, const char *key, con
 	fd = mkostemp(beside, O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	if (write(fd, text, (size_t)len) != len || fsync(fd)) {
+	/* Beyond the limit it would be a signal. */
+	if (!okv_fd_may_have((uint64_t)len, NULL))
+		ret = -EFBIG;
+	else if (write(fd, text, (size_t)len) != len || fsync(fd))
 		ret = -EIO;
+	if (ret) {
 		close(fd);
 	} else if (close(fd) || rename(beside, path)) {
 		ret = -errno;

@@ -219,7 +219,7 @@ static int no_room(struct opening *op, int fd, uint64_t bytes)
 			     op->label, bytes, room_bytes(fd));
 }
 
-/* Growing over this limit would raise SIGXFSZ. */
+/* Writing beyond this limit would raise SIGXFSZ. */
 static int check_length(struct opening *op, uint64_t bytes)
 {
 	uint64_t most;
@@ -717,16 +717,20 @@ static int bring_up(struct opening *op)
 	struct okv_pool_header *header = (struct okv_pool_header *)pool->meta;
 	struct okv_extent_rec *recs = (struct okv_extent_rec *)(pool->meta + OKV_POOL_HEADER_BYTES);
 	uint64_t nr = op->header.nr_granules;
-	bool is_fresh = op->is_new;
+	bool is_fresh = op->is_new, must_be_emptied = !op->is_new && !is_trusted(header);
 	uint64_t *used;
 	int ret;
 
+	/* Within the file, and yet bounded as what makes it longer is. */
+	ret = must_be_emptied ? check_length(op, sizeof(op->header)) : 0;
+	if (ret)
+		return ret;
 	pool->used_bytes = (okv_extent_used_words(nr) * sizeof(*used) + 4095) & ~4095ull;
 	used = mmap(NULL, pool->used_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (used == MAP_FAILED)
 		return okv_error_set(op->err, -ENOMEM, "%s: no memory for its bitmap", op->label);
 
-	if (!op->is_new && !is_trusted(header)) {
+	if (must_be_emptied) {
 		/* Old names could come again with the records: a new instance takes their meaning away. */
 		is_fresh = true;
 		if (getrandom(op->header.instance, sizeof(op->header.instance), 0) < 0)

@@ -9,7 +9,9 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../harness/ring_fixture.h"
@@ -100,6 +102,17 @@ static void the_tables_file_is_believed_only_where_it_is_ours(void **state)
 	assert_int_equal(write(fd, "\n", 1), 1);
 	close(fd);
 	assert_true(opening_copies() > 0);
+	/* One that would be too long for this process is measured each time, and ends nobody. */
+	assert_int_equal(unlink(path), 0);
+	for (rlim_t limit = 0; limit <= 8; limit += 8) {
+		int status;
+		pid_t pid = fork();
+
+		if (!pid)
+			_exit(setrlimit(RLIMIT_FSIZE, &(struct rlimit){ limit, limit }) || !opening_copies() || !opening_copies());
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
+	}
 	/* A folder that cannot be made is no error, only slow. */
 	fixture_cuda_cache("/proc/none");
 	assert_true(opening_copies() > 0);

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/syscall.h>
@@ -233,16 +234,30 @@ static void on_notice(void *opaque, const char *line)
 	snprintf(notice_line, sizeof(notice_line), "%s", line);
 }
 
+/* As if it had never been closed, on another boot. */
+static void pretend_a_crash(void)
+{
+	struct okv_pool_header header;
+	int fd = open(path, O_RDWR);
+
+	assert_int_equal(pread(fd, &header, sizeof(header), 0), sizeof(header));
+	assert_int_equal(header.is_clean, 1);
+	assert_int_equal(header.is_ready, 1);
+	assert_int_equal(header.holder_pid, getpid());
+	header.is_clean = 0;
+	header.boot_id[0] ^= 1;
+	assert_int_equal(pwrite(fd, &header, sizeof(header), 0), sizeof(header));
+	close(fd);
+}
+
 static void a_host_that_went_down_leaves_an_empty_pool(void **state)
 {
 	struct omnikv_pool_config config = { .size = sizeof(config), .notice = on_notice };
 	struct omnikv_extent_info what = { .size = sizeof(what) };
 	struct omnikv_pool_info before, after;
-	struct okv_pool_header header;
 	struct omnikv_client *engine;
 	struct omnikv_extent sealed;
 	struct omnikv_pool *pool;
-	int fd;
 
 	(void)state;
 	pool = open_pool();
@@ -253,17 +268,7 @@ static void a_host_that_went_down_leaves_an_empty_pool(void **state)
 	omnikv_client_close(engine);
 	omnikv_pool_close(pool);
 
-	/* As if it had never been closed, on another boot. */
-	fd = open(path, O_RDWR);
-	assert_int_equal(pread(fd, &header, sizeof(header), 0), sizeof(header));
-	assert_int_equal(header.is_clean, 1);
-	assert_int_equal(header.is_ready, 1);
-	assert_int_equal(header.holder_pid, getpid());
-	header.is_clean = 0;
-	header.boot_id[0] ^= 1;
-	assert_int_equal(pwrite(fd, &header, sizeof(header), 0), sizeof(header));
-	close(fd);
-
+	pretend_a_crash();
 	assert_int_equal(omnikv_pool_open(spec, &config, &pool, NULL), 0);
 	assert_non_null(strstr(notice_line, "the host went down"));
 	after = info_of(pool);
@@ -273,6 +278,33 @@ static void a_host_that_went_down_leaves_an_empty_pool(void **state)
 	assert_int_equal(omnikv_extent_query(engine, &sealed, &what), -ESTALE);
 	omnikv_client_close(engine);
 	omnikv_pool_close(pool);
+	omnikv_pool_close(open_pool());
+}
+
+/* A limit on the length of files that is less than the header, which the pool of a host that went down gets anew. */
+static void a_limit_below_the_header_is_one_line_and_no_signal(void **state)
+{
+	static const rlim_t limits[] = { 0, 8, sizeof(struct okv_pool_header) - 1 };
+
+	(void)state;
+	omnikv_pool_close(open_pool());
+	pretend_a_crash();
+	for (uint32_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+		int status;
+		pid_t pid = fork();
+
+		if (!pid) {
+			struct rlimit limit = { limits[i], limits[i] };
+			struct omnikv_pool *pool;
+			struct omnikv_error err;
+
+			_exit(setrlimit(RLIMIT_FSIZE, &limit) || omnikv_pool_open(spec, NULL, &pool, &err) != -ENOMEM ||
+			      !strstr(err.text, "RLIMIT_FSIZE"));
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
+	}
+	/* And nothing was written in part. */
 	omnikv_pool_close(open_pool());
 }
 
@@ -560,6 +592,7 @@ int main(void)
 		TEST(files_that_do_not_fit_are_refused),
 		TEST(each_damaged_field_of_the_header_is_named),
 		TEST(a_host_that_went_down_leaves_an_empty_pool),
+		TEST(a_limit_below_the_header_is_one_line_and_no_signal),
 		TEST(a_killed_owner_leaves_every_sealed_extent_and_nothing_else),
 		TEST(an_open_pool_is_not_clean_on_its_disk),
 		TEST(a_pool_whose_making_was_cut_short_is_made_anew),
