@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "failpoint.h"
 #include "kernels/kernels.h"
 
 #define HUGE_BYTES	(UINT64_C(2) << 20)
@@ -317,27 +318,52 @@ static int created_resize(struct omnikv_hbm *hbm, uint64_t bytes)
 	return ret;
 }
 
-int okv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes)
+int okv_hbm_get(struct omnikv_hbm *hbm)
 {
+	uint32_t nr = atomic_load_explicit(&hbm->nr_pipes, memory_order_relaxed);
+
+	/* The acquire pairs with the release at the end of okv_hbm_resize(): its length is that from now on. */
+	do {
+		if (nr == OKV_HBM_RESIZED)
+			return -EBUSY;
+	} while (!atomic_compare_exchange_weak_explicit(&hbm->nr_pipes, &nr, nr + 1, memory_order_acquire,
+							memory_order_relaxed));
+	return 0;
+}
+
+void okv_hbm_put(struct omnikv_hbm *hbm)
+{
+	/* Pairs with the acquire at the begin of okv_hbm_resize(): what this pipe did to it is over. */
+	atomic_fetch_sub_explicit(&hbm->nr_pipes, 1, memory_order_release);
+}
+
+int okv_hbm_resize(struct omnikv_hbm *hbm, uint32_t nr_own, uint64_t bytes)
+{
+	uint32_t nr_pipes = nr_own;
 	int ret = 0;
 
 	if (!bytes || bytes > INT64_MAX)
 		return -EINVAL;
+	if (!atomic_compare_exchange_strong_explicit(&hbm->nr_pipes, &nr_pipes, OKV_HBM_RESIZED, memory_order_acquire,
+						     memory_order_relaxed))
+		return -EBUSY;
+	(void)OKV_FAILPOINT("hbm.resize");
 	/* Pairs as in omnikv_hbm_destroy(). */
 	if (atomic_load_explicit(&hbm->nr_io, memory_order_acquire))
-		return -EBUSY;
-	if (hbm->mapped_bytes)
+		ret = -EBUSY;
+	else if (hbm->mapped_bytes)
 		ret = created_resize(hbm, bytes);
 	else if (bytes > hbm->bytes && hbm->dev->ops->hbm_check)
 		ret = hbm->dev->ops->hbm_check(hbm->dev, hbm->ptr, bytes);
 	if (!ret)
 		hbm->bytes = bytes;
+	atomic_store_explicit(&hbm->nr_pipes, nr_own, memory_order_release);
 	return ret;
 }
 
 int omnikv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes)
 {
-	return hbm->nr_pipes ? -EBUSY : okv_hbm_resize(hbm, bytes);
+	return okv_hbm_resize(hbm, 0, bytes);
 }
 
 int omnikv_hbm_destroy(struct omnikv_hbm *hbm)

@@ -138,13 +138,15 @@ struct omnikv_device {
 	_Atomic uint64_t		nr_failed;
 };
 
+#define OKV_HBM_RESIZED		UINT32_MAX
+
 struct omnikv_hbm {
 	struct omnikv_device	*dev;
 	void			*ptr;
 	uint64_t		bytes;
 	uint64_t		mapped_bytes;	/* addresses; 0: attached, not ours */
 	uint64_t		created_bytes;	/* the most that bytes may be; attached: no limit */
-	uint32_t		nr_pipes;	/* who uses it is the only one to resize it */
+	_Atomic uint32_t	nr_pipes;	/* that use it; OKV_HBM_RESIZED while it gets another length: then none begins to */
 	_Atomic uint64_t	nr_io;		/* held by each submitted transfer until its last completion */
 };
 
@@ -167,8 +169,11 @@ extern const struct okv_device_ops okv_device_host;
 extern const struct okv_device_ops okv_device_sim;
 extern const struct okv_device_ops okv_device_cuda;
 
-/** omnikv_hbm_resize() for the pipe that uses it. */
-int okv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes);
+/** A pipe uses it, and its length stays as it is until the last one puts it. -EBUSY: it is getting another one. */
+int okv_hbm_get(struct omnikv_hbm *hbm);
+void okv_hbm_put(struct omnikv_hbm *hbm);
+/** omnikv_hbm_resize() for the @nr_own pipes that use it: 0, or 1 that asks. -EBUSY: there are others. */
+int okv_hbm_resize(struct omnikv_hbm *hbm, uint32_t nr_own, uint64_t bytes);
 
 /** @status: 1 or a negative errno. What has fired stays as it is until it is reset. */
 void okv_event_fire(struct omnikv_event *event, int status);

@@ -180,7 +180,7 @@ static void pipe_free(struct omnikv_pipe *pipe)
 {
 	size_t s;
 
-	pipe->hbm->nr_pipes--;
+	okv_hbm_put(pipe->hbm);
 	for (s = 0; s < pipe->nr_made; s++)
 		stage_free(&pipe->stages[s]);
 	if (pipe->accepted_event)
@@ -277,14 +277,14 @@ int omnikv_pipe_resize(struct omnikv_pipe *pipe, uint64_t hbm_bytes)
 	uint64_t tokens;
 	int ret;
 
-	if (pipe->step.is_open || okv_pipe_has_drafts(pipe) || pipe->hbm->nr_pipes != 1)
+	if (pipe->step.is_open || okv_pipe_has_drafts(pipe))
 		return -EBUSY;
 	if (!hbm_bytes || hbm_bytes > INT64_MAX)
 		return -EINVAL;
 	tokens = tokens_in(pipe, hbm_bytes);
 	if (tokens < pipe->fewest_tokens)
 		return -ENOSPC;
-	ret = okv_hbm_resize(pipe->hbm, hbm_bytes);
+	ret = okv_hbm_resize(pipe->hbm, 1, hbm_bytes);
 	if (ret)
 		return ret;
 	slots_place(pipe, tokens);
@@ -330,19 +330,25 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 		error_set(err, "pipe: a slot of this many tokens exceeds 64-bit sizes; give fewer slot_tokens");
 		return -EINVAL;
 	}
+	if (okv_hbm_get(hbm)) {
+		error_set(err, "pipe: another thread gives the HBM another length just now; create the pipe before or behind that");
+		return -EBUSY;
+	}
 	if (need > omnikv_hbm_bytes(hbm)) {
+		okv_hbm_put(hbm);
 		error_set(err, "pipe: the HBM given is smaller than nr_slots layer buffers and the drafts; see omnikv_pipe_hbm_bytes()");
 		return -ENOSPC;
 	}
 
 	pipe = calloc(1, sizeof(*pipe));
-	if (!pipe)
+	if (!pipe) {
+		okv_hbm_put(hbm);
 		return -ENOMEM;
+	}
 	pipe->space = space;
 	pipe->ring = ring;
 	pipe->dev = omnikv_ring_device(ring);
 	pipe->hbm = hbm;
-	hbm->nr_pipes++;
 	pipe->config = c;
 	pipe->plan = plan;
 	pipe->nr_slots = c.nr_slots;

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "failpoint.h"
 #include "tests/harness/ring_fixture.h"
 #include "tests/harness/toy_engine.h"
 
@@ -451,6 +452,59 @@ static void growth_beyond_the_capacity_is_refused(void **state)
 	fixture_close(&f);
 }
 
+struct making {
+	struct rig		*rig;
+	struct omnikv_hbm	*hbm;
+	int			nr;
+	int			ret;
+};
+
+/* As another thread does while the length changes. */
+static int make_a_pipe(void *opaque, const char *name)
+{
+	struct making *making = opaque;
+	struct omnikv_pipe *pipe;
+
+	(void)name;
+	making->nr++;
+	making->ret = omnikv_pipe_create(making->rig->e.space, making->rig->e.ring, making->hbm, &making->rig->pipe, &pipe, NULL);
+	if (!making->ret)
+		omnikv_pipe_destroy(pipe);
+	return 0;
+}
+
+/* Its buffers would be placed in what is being given back. */
+static void a_pipe_is_not_made_while_its_memory_changes_length(void **state)
+{
+	struct making making;
+	struct omnikv_pipe *pipe;
+	struct omnikv_hbm *hbm;
+	struct rig rig;
+
+	open_rig(&rig, *state, 0);
+	making = (struct making){ .rig = &rig, .hbm = rig.hbm };
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = "hbm.resize", .fn = make_a_pipe, .opaque = &making });
+	assert_int_equal(omnikv_pipe_resize(rig.e.pipe, need(&rig, 512)), 0);
+	assert_int_equal(making.nr, 1);
+	assert_int_equal(making.ret, -EBUSY);
+	assert_int_equal(omnikv_hbm_create(rig.e.dev, rig.full_bytes, &hbm), 0);
+	making.hbm = hbm;
+	assert_int_equal(omnikv_hbm_resize(hbm, rig.full_bytes / 2), 0);
+	assert_int_equal(making.nr, 2);
+	assert_int_equal(making.ret, -EBUSY);
+	/* Behind it there is what there is, and it stays. */
+	assert_int_equal(omnikv_pipe_create(rig.e.space, rig.e.ring, hbm, &rig.pipe, &pipe, NULL), -ENOSPC);
+	assert_int_equal(omnikv_hbm_resize(hbm, rig.full_bytes), 0);
+	assert_int_equal(omnikv_pipe_create(rig.e.space, rig.e.ring, hbm, &rig.pipe, &pipe, NULL), 0);
+	assert_int_equal(omnikv_hbm_resize(hbm, rig.full_bytes / 2), -EBUSY);
+	omnikv_pipe_destroy(pipe);
+	assert_int_equal(omnikv_hbm_resize(hbm, rig.full_bytes / 2), 0);
+	assert_int_equal(making.nr, 4);
+	okv_failpoint_disarm_all();
+	assert_int_equal(omnikv_hbm_destroy(hbm), 0);
+	close_rig(&rig);
+}
+
 static void a_transfer_under_way_keeps_the_size(void **state)
 {
 	struct omnikv_piece piece = { .bytes = 4096, .device_off = 8192 };
@@ -530,6 +584,7 @@ int main(void)
 		{ "debug_views_go_along_on_sim", debug_views_go_along, NULL, NULL, (void *)"sim" },
 		ON_EACH_DEVICE(memory_behind_the_end_is_given_back),
 		ON_EACH_DEVICE(growth_beyond_the_capacity_is_refused),
+		ON_EACH_DEVICE(a_pipe_is_not_made_while_its_memory_changes_length),
 		ON_EACH_DEVICE(a_transfer_under_way_keeps_the_size),
 		cmocka_unit_test(a_driver_that_refuses_leaves_the_old_size),
 	};

@@ -67,7 +67,10 @@ struct omnikv_pipe_config {
 
 /** HBM that a pipe of this configuration needs, in bytes; 0 when the configuration is impossible. */
 OMNIKV_API uint64_t omnikv_pipe_hbm_bytes(const struct omnikv_plan *plan, const struct omnikv_pipe_config *config);
-/** The pipe uses the whole of @hbm, which must have at least omnikv_pipe_hbm_bytes() (-ENOSPC). */
+/**
+ * The pipe uses the whole of @hbm, which must have at least omnikv_pipe_hbm_bytes() (-ENOSPC), and is not resized by another
+ * thread just now (-EBUSY).
+ */
 OMNIKV_API int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, struct omnikv_hbm *hbm,
 				  const struct omnikv_pipe_config *config, struct omnikv_pipe **pipe,
 				  struct omnikv_error *err);
