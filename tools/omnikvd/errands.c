@@ -28,6 +28,7 @@ struct okv_errands {
 	struct okv_errand	*over, **over_tail;
 	struct okv_errand	*running;
 	uint32_t		nr;
+	uint64_t		bytes;
 	bool			is_ending;
 };
 
@@ -102,8 +103,10 @@ static void some_are_over(struct okv_server *server, int fd, void *opaque)
 	list = errands->over;
 	errands->over = NULL;
 	errands->over_tail = &errands->over;
-	for (errand = list; errand; errand = errand->next)
+	for (errand = list; errand; errand = errand->next) {
 		errands->nr--;
+		errands->bytes -= errand->bytes;
+	}
 	pthread_mutex_unlock(&errands->lock);
 	finish(errands, list);
 	/* What it has changed is told to whoever wants to know. */
@@ -174,29 +177,47 @@ void okv_errands_destroy(struct okv_errands *errands)
 	free(errands);
 }
 
-static uint32_t count_of(const struct okv_errand *list, uint64_t peer)
+/* How many of @list are the peer's, and their bytes besides. */
+static uint32_t count_of(const struct okv_errand *list, uint64_t peer, uint64_t *bytes)
 {
 	uint32_t nr = 0;
 
-	for (; list; list = list->next)
-		nr += list->peer == peer;
+	for (; list; list = list->next) {
+		if (list->peer != peer)
+			continue;
+		nr++;
+		*bytes += list->bytes;
+	}
 	return nr;
+}
+
+/* Is it more than @most of them may have? Where there is no other it is not. */
+static bool is_too_much(const struct okv_errand *errand, uint32_t nr, uint64_t bytes, uint64_t most)
+{
+	return nr && bytes + errand->bytes > most;
 }
 
 int okv_errands_add(struct okv_errands *errands, struct okv_errand *errand)
 {
+	uint64_t bytes = 0;
 	uint32_t nr;
 	int ret = 0;
 
 	pthread_mutex_lock(&errands->lock);
-	nr = count_of(errands->waiting, errand->peer) + count_of(errands->over, errand->peer) +
-	     (errands->running && errands->running->peer == errand->peer);
+	nr = count_of(errands->waiting, errand->peer, &bytes) + count_of(errands->over, errand->peer, &bytes);
+	if (errands->running && errands->running->peer == errand->peer) {
+		nr++;
+		bytes += errands->running->bytes;
+	}
 	if (errands->is_ending)
 		ret = -ENOTCONN;
-	else if (errands->nr >= OKV_ERRANDS_MAX || nr >= OKV_ERRANDS_OF_PEER)
+	else if (errands->nr >= OKV_ERRANDS_MAX || nr >= OKV_ERRANDS_OF_PEER ||
+		 is_too_much(errand, errands->nr, errands->bytes, OKV_ERRANDS_BYTES) ||
+		 is_too_much(errand, nr, bytes, OKV_ERRANDS_BYTES_OF_PEER))
 		ret = -EBUSY;
 	if (!ret) {
 		errands->nr++;
+		errands->bytes += errand->bytes;
 		append(&errands->waiting_tail, errand);
 		pthread_cond_signal(&errands->more);
 	}
@@ -209,4 +230,5 @@ void okv_errand_init(struct okv_errand *errand, const struct okv_request *req)
 	errand->peer = req->peer->number;
 	errand->id = req->header->id;
 	errand->type = req->header->type;
+	errand->bytes = 0;
 }

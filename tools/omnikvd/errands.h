@@ -20,13 +20,17 @@
 /** Under way at once; of one peer. */
 #define OKV_ERRANDS_MAX		256u
 #define OKV_ERRANDS_OF_PEER	8u
+/** Bytes of those, but for one that is the only one. */
+#define OKV_ERRANDS_BYTES	(64u << 20)
+#define OKV_ERRANDS_BYTES_OF_PEER	(16u << 20)
 
 struct okv_errands;
 
 /**
  * struct okv_errand - begins the struct of each kind
- * @run:  on the thread
- * @done: in the loop; the errand's memory is its to free. @peer: who asked; NULL: nobody is to be answered
+ * @run:   on the thread
+ * @done:  in the loop; the errand's memory is its to free. @peer: who asked; NULL: nobody is to be answered
+ * @bytes: what it keeps until then, where its size is the request's to say
  */
 struct okv_errand {
 	/* the caller's */
@@ -35,6 +39,7 @@ struct okv_errand {
 	uint64_t		peer;
 	uint64_t		id;
 	uint16_t		type;
+	uint64_t		bytes;
 	/* not the caller's */
 	struct okv_errand	*next;
 };
@@ -45,7 +50,7 @@ int okv_errands_create(struct okv_server *server, struct okv_errands **errands);
  * answered as ever. NULL is nothing.
  */
 void okv_errands_destroy(struct okv_errands *errands);
-/** -EBUSY: too many are under way, or too many of this peer; -ENOTCONN: the daemon ends. */
+/** -EBUSY: too many, or too large ones, are under way, of all or of this peer; -ENOTCONN: the daemon ends. */
 int okv_errands_add(struct okv_errands *errands, struct okv_errand *errand);
 /** The request that it is for. */
 void okv_errand_init(struct okv_errand *errand, const struct okv_request *req);

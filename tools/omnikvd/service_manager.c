@@ -308,6 +308,7 @@ static int fetch_later(struct okv_daemon *daemon, const struct okv_request *req,
 	okv_errand_init(&fetch->errand, req);
 	fetch->errand.run = fetch_run;
 	fetch->errand.done = fetch_done;
+	fetch->errand.bytes = nr_keys * sizeof(*keys);
 	fetch->space = space;
 	fetch->find = *find;
 	memcpy(fetch->keys, keys, nr_keys * sizeof(*keys));
