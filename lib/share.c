@@ -285,6 +285,23 @@ bool okv_share_is_leased(void *opaque, const struct omnikv_extent *ext)
 	return is_leased;
 }
 
+uint64_t okv_share_leases(struct omnikv_pool *base)
+{
+	struct okv_embedded_pool *pool = okv_embedded_pool(base);
+	const struct okv_embedded_client *client;
+	uint64_t nr = 0;
+
+	if (base->provider != &okv_provider_embedded || !pool->is_shared)
+		return 0;
+	pthread_mutex_lock(&pool->lock);
+	for (client = pool->clients; client && pool->nr_remotes; client = client->next)
+		nr += client->is_remote ? table_sum(client) : 0;
+	if (pool->nr_unknown)
+		nr = UINT64_MAX;
+	pthread_mutex_unlock(&pool->lock);
+	return nr;
+}
+
 /* ---- limbo ------------------------------------------------------------------------------ */
 
 static int limbo_reserve(struct okv_embedded_pool *pool, uint64_t nr)

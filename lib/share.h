@@ -108,6 +108,8 @@ int okv_share_leases_fd(const struct omnikv_client *client);
 
 /** Is an extent of this struct omnikv_pool leased by another process, or may be? The manager passes over such victims. */
 bool okv_share_is_leased(void *pool, const struct omnikv_extent *ext);
+/** Leases and transfers of all other processes, or more; UINT64_MAX: not known. Reads every table. */
+uint64_t okv_share_leases(struct omnikv_pool *pool);
 
 /* For client.c and provider_memfd.c. */
 bool okv_share_is_alive(const struct okv_embedded_pool *pool, uint32_t id);

@@ -281,47 +281,81 @@ uint64_t okv_shelf_entry_granules(const struct okv_shelf *shelf, uint32_t id)
 	return nr;
 }
 
-/* What the pins of a shelf protect, exactly: a walk over the paths, each entry once. */
-static int okv_shelf_protected(const struct okv_shelf *shelf, uint64_t *nr_blocks, uint64_t *nr_granules)
+/* Is an extent of this entry leased by another process? It does not leave then. */
+static bool okv_shelf_is_leased(const struct okv_shelf *shelf, uint32_t id)
 {
+	struct omnikv_extent extent;
+	uint32_t crc;
+
+	for (uint32_t g = 0; g < shelf->nr_groups; g++) {
+		okv_index_extent(shelf->index, id, g, &extent, &crc);
+		if (extent.nr_granules && okv_victim_is_held(shelf->manager, &extent))
+			return true;
+	}
+	return false;
+}
+
+/* One path that does not leave; entries that are in @seen are counted already. */
+static void okv_shelf_count(const struct okv_shelf *shelf, uint32_t id, uint64_t *seen, uint64_t *nr_blocks,
+			    uint64_t *nr_granules)
+{
+	struct okv_index_info info;
+
+	while (id != OKV_ENTRY_NONE && !(seen[id / 64] >> (id % 64) & 1)) {
+		seen[id / 64] |= 1ull << (id % 64);
+		++*nr_blocks;
+		*nr_granules += okv_shelf_entry_granules(shelf, id);
+		if (okv_index_get(shelf->index, id, &info))
+			break;
+		id = info.parent;
+	}
+}
+
+/* What the pins of a shelf protect, exactly, and what others lease: a walk over the paths, each entry once. */
+static int okv_shelf_protected(const struct okv_shelf *shelf, bool with_leases, uint64_t *nr_blocks, uint64_t *nr_granules)
+{
+	uint32_t nr_ids = okv_index_nr_ids(shelf->index);
 	struct okv_index_info info;
 	uint64_t *seen;
 
-	seen = calloc(okv_index_nr_ids(shelf->index) / 64 + 1, sizeof(*seen));
+	seen = calloc(nr_ids / 64 + 1, sizeof(*seen));
 	if (!seen)
 		return -ENOMEM;
-	for (const struct okv_pin *pin = shelf->pins.next; pin != &shelf->pins; pin = pin->next) {
-		uint32_t id = pin->entry;
-
-		while (id != OKV_ENTRY_NONE && !(seen[id / 64] >> (id % 64) & 1)) {
-			seen[id / 64] |= 1ull << (id % 64);
-			++*nr_blocks;
-			*nr_granules += okv_shelf_entry_granules(shelf, id);
-			if (okv_index_get(shelf->index, id, &info))
-				break;
-			id = info.parent;
-		}
-	}
+	for (const struct okv_pin *pin = shelf->pins.next; pin != &shelf->pins; pin = pin->next)
+		okv_shelf_count(shelf, pin->entry, seen, nr_blocks, nr_granules);
+	for (uint32_t id = 0; with_leases && id < nr_ids; id++)
+		if (!(seen[id / 64] >> (id % 64) & 1) && !okv_index_get(shelf->index, id, &info) && okv_shelf_is_leased(shelf, id))
+			okv_shelf_count(shelf, id, seen, nr_blocks, nr_granules);
 	free(seen);
 	return 0;
 }
 
-static int okv_protected(const struct omnikv_manager *manager, uint64_t *nr_blocks, uint64_t *nr_granules)
+static int okv_protected(const struct omnikv_manager *manager, bool with_leases, uint64_t *nr_blocks, uint64_t *nr_granules)
 {
 	int ret = 0;
 
 	*nr_blocks = 0;
 	*nr_granules = 0;
 	for (const struct okv_shelf *shelf = manager->shelves; shelf && !ret; shelf = shelf->next)
-		ret = okv_shelf_protected(shelf, nr_blocks, nr_granules);
+		ret = okv_shelf_protected(shelf, with_leases, nr_blocks, nr_granules);
 	return ret;
+}
+
+/* At least what others lease of what is cached. */
+static uint64_t okv_leased_bound(const struct omnikv_manager *manager, uint64_t cached)
+{
+	uint64_t nr_leases = okv_share_leases(manager->pool), most = 0;
+
+	for (const struct okv_shelf *shelf = manager->shelves; shelf; shelf = shelf->next)
+		most = shelf->block_granules > most ? shelf->block_granules : most;
+	return nr_leases && most > cached / nr_leases ? cached : nr_leases * most;
 }
 
 /*
  * Would evicting everything that nothing protects make room for @nr_granules? The bound by
  * counting paths is tried first; only where it does not settle the matter are they walked.
  */
-bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+static bool okv_has_room_for(struct omnikv_manager *manager, uint64_t nr_granules, bool with_leases)
 {
 	uint64_t free_granules = okv_pool_free_granules(manager->pool);
 	uint64_t cached = okv_cached_granules(manager);
@@ -333,11 +367,33 @@ bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
 
 		bound += most < shelf->nr_granules ? most : shelf->nr_granules;
 	}
-	if (free_granules + cached - bound >= nr_granules)
+	if (nr_granules > free_granules + cached)
+		return false;
+	if (with_leases)
+		bound += okv_leased_bound(manager, cached);
+	if (free_granules + cached - nr_granules >= bound)
 		return true;
-	if (okv_protected(manager, &nr_blocks, &held))
+	if (okv_protected(manager, with_leases, &nr_blocks, &held))
 		return false;
 	return free_granules + cached - held >= nr_granules;
+}
+
+/* A module is asked for one lease after the other, which is too slow for all of them. */
+bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+{
+	return okv_has_room_for(manager, nr_granules, !manager->asks_victims);
+}
+
+/* Of what is cached: leases are looked at only where more than that would leave in vain. */
+#define OKV_IN_VAIN_SHARE	16u
+
+bool okv_may_make_room(struct omnikv_manager *manager, uint64_t nr_granules)
+{
+	uint64_t free_granules = okv_pool_free_granules(manager->pool);
+	uint64_t nr_leaving = nr_granules > free_granules ? nr_granules - free_granules : 0;
+
+	return okv_has_room_for(manager, nr_granules,
+				!manager->asks_victims && nr_leaving > okv_cached_granules(manager) / OKV_IN_VAIN_SHARE);
 }
 
 bool okv_victim_is_held(void *opaque, const struct omnikv_extent *extent)
@@ -598,7 +654,7 @@ int okv_manager_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t 
 	if (need + keep > okv_manager_granules(manager))
 		goto err;
 	if (need && need + keep > free_granules) {
-		if (!okv_can_make_room(manager, need + keep))
+		if (!okv_may_make_room(manager, need + keep))
 			goto err;
 		ret = -EAGAIN;
 		if (visit->is_saving)
@@ -860,13 +916,15 @@ int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens)
 bool okv_manager_have_free(struct omnikv_manager *manager, uint64_t nr_granules)
 {
 	struct okv_visit visit;
-	uint64_t nr_free, freed;
+	uint64_t nr_free, freed = 0;
 
 	okv_tier_make_room(manager, nr_granules);
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
 	/* What others lease is given up and not free before they are done: more leaves in its place. */
 	while ((nr_free = okv_pool_free_granules(manager->pool)) < nr_granules) {
+		if (!freed && !okv_may_make_room(manager, nr_granules))
+			break;
 		okv_evict_lost(&visit, nr_granules - nr_free, &freed);
 		if (!freed)
 			break;
@@ -1007,7 +1065,7 @@ int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_s
 		full.nr_blocks += index.nr_entries;
 		full.hash_collisions += index.nr_collisions;
 	}
-	ret = okv_protected(manager, &full.nr_leased_blocks, &held);
+	ret = okv_protected(manager, false, &full.nr_leased_blocks, &held);
 	full.index_bytes = okv_pool_catalog_granules(manager) * manager->granule_bytes;
 	full.cached_bytes = okv_cached_granules(manager) * manager->granule_bytes;
 	full.peak_used_bytes = manager->peak_granules * manager->granule_bytes;

@@ -275,6 +275,8 @@ uint64_t okv_manager_evict(struct omnikv_manager *manager, uint64_t nr_granules)
 uint64_t okv_manager_granules(const struct omnikv_manager *manager);
 /** Would evicting everything that nothing protects make room for so many? */
 bool okv_can_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
+/** The same before an eviction: what others lease is counted only where much would leave in vain. */
+bool okv_may_make_room(struct omnikv_manager *manager, uint64_t nr_granules);
 /** Granules of the entry @id. */
 uint64_t okv_shelf_entry_granules(const struct okv_shelf *shelf, uint32_t id);
 /** The shelf that is to give, of those whose bit in @done is not set; NULL: none. */

@@ -416,7 +416,7 @@ static bool make_room(struct omnikv_manager *manager, uint64_t nr_granules, bool
 	okv_visit_enter(&visit);
 	has_room = okv_pool_free_granules(manager->pool) >= nr_granules;
 	/* Nothing is written in vain. */
-	can = has_room || okv_can_make_room(manager, nr_granules);
+	can = has_room || okv_may_make_room(manager, nr_granules);
 	okv_visit_leave(&visit);
 	if (has_room || !can)
 		return has_room;
