@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * SIGTERM ends the daemon in order, within seconds, whatever its peers do at that moment: ten times in each
- * of five states.
+ * of five states, fifty with OMNIKV_FULL. A second signal ends it at once.
  *
  * Against a real daemon; peers are sockets of the test and children that it starts.
  */
@@ -23,9 +23,11 @@
 #include <omnikv/pool.h>
 
 #include "tests/harness/daemon_case.h"
+#include "tests/harness/kill_campaign.h"
 #include "wire.h"
 
-#define ROUNDS	10
+#define ROUNDS	campaign_scale(10, 50)
+#define NR_TRANSFERS	1000u
 #define LIMIT_MS	3000u	/* a loaded machine included; the daemon's own bound is 8 s */
 
 static struct daemon_case the_daemon;
@@ -65,7 +67,7 @@ static void ends_in_time(void)
 
 static void while_nobody_is_there(void **state)
 {
-	int i;
+	uint32_t i;
 
 	(void)state;
 	for (i = 0; i < ROUNDS; i++) {
@@ -74,12 +76,13 @@ static void while_nobody_is_there(void **state)
 	}
 }
 
-static void while_clients_hold_leases_and_memory(void **state)
+/* D5: a thousand transfers under way, and leases. */
+static void while_clients_hold_leases_and_transfers(void **state)
 {
+	struct omnikv_extent exts[NR_TRANSFERS], ext;
 	struct omnikv_client *client;
-	struct omnikv_extent ext;
 	struct omnikv_pool *pool;
-	int i;
+	uint32_t i, k;
 
 	(void)state;
 	for (i = 0; i < ROUNDS; i++) {
@@ -89,7 +92,15 @@ static void while_clients_hold_leases_and_memory(void **state)
 		assert_int_equal(omnikv_extent_alloc(client, 4, 1, NULL, 0, &ext), 0);
 		assert_int_equal(omnikv_extent_seal(client, &ext, 1), 0);
 		assert_int_equal(omnikv_extent_lease(client, &ext, 1), 0);
+		assert_int_equal(omnikv_extent_alloc(client, 1, NR_TRANSFERS, NULL, 0, exts), 0);
+		assert_int_equal(omnikv_extent_io_get(client, exts, NR_TRANSFERS), 0);
 		ends_in_time();
+		/* They write still, into memory that is theirs. */
+		for (k = 0; k < NR_TRANSFERS; k++)
+			memset(omnikv_pool_addr(pool, &exts[k]), (int)k, 4096);
+		for (k = 0; k < NR_TRANSFERS; k++)
+			assert_int_equal(*(uint8_t *)omnikv_pool_addr(pool, &exts[k]), (uint8_t)k);
+		omnikv_extent_io_put(client, exts, NR_TRANSFERS);
 		omnikv_client_close(client);
 		omnikv_pool_close(pool);
 	}
@@ -97,7 +108,8 @@ static void while_clients_hold_leases_and_memory(void **state)
 
 static void while_peers_say_nothing_or_half_a_word(void **state)
 {
-	int i, k, peers[20];
+	uint32_t i, k;
+	int peers[20];
 
 	(void)state;
 	for (i = 0; i < ROUNDS; i++) {
@@ -122,7 +134,8 @@ static void while_a_peer_does_not_read(void **state)
 		{ .magic = OKV_WIRE_MAGIC, .version = OKV_WIRE_VERSION, .type = OKV_WIRE_HELLO, .length = sizeof(frame.hello) },
 		{ .version = OKV_WIRE_VERSION, .version_oldest = OKV_WIRE_VERSION, .program = "idle" },
 	};
-	int i, fd;
+	uint32_t i;
+	int fd;
 
 	(void)state;
 	for (i = 0; i < ROUNDS; i++) {
@@ -159,7 +172,7 @@ static void while_requests_come_in(void **state)
 	struct omnikv_client *clients[4];
 	struct omnikv_pool *pool;
 	pthread_t threads[4];
-	int i, k;
+	uint32_t i, k;
 
 	(void)state;
 	for (i = 0; i < ROUNDS; i++) {
@@ -181,15 +194,40 @@ static void while_requests_come_in(void **state)
 	}
 }
 
+/* Both come before its loop has seen the first. */
+static void the_second_signal_ends_it_at_once(void **state)
+{
+	struct omnikv_pool *pool;
+	int status;
+
+	(void)state;
+	start();
+	/* It serves. */
+	assert_int_equal(omnikv_pool_open(spec, NULL, &pool, NULL), 0);
+	assert_int_equal(kill(the_daemon.pid, SIGSTOP), 0);
+	assert_int_equal(kill(the_daemon.pid, SIGINT), 0);
+	assert_int_equal(kill(the_daemon.pid, SIGTERM), 0);
+	assert_int_equal(kill(the_daemon.pid, SIGCONT), 0);
+	assert_int_equal(waitpid(the_daemon.pid, &status, 0), the_daemon.pid);
+	the_daemon.pid = 0;
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 1);
+	omnikv_pool_close(pool);
+	/* The next one takes its place all the same. */
+	start();
+	ends_in_time();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		TEST(while_nobody_is_there),
-		TEST(while_clients_hold_leases_and_memory),
+		TEST(while_clients_hold_leases_and_transfers),
 		TEST(while_peers_say_nothing_or_half_a_word),
 		TEST(while_a_peer_does_not_read),
 		TEST(while_requests_come_in),
+		TEST(the_second_signal_ends_it_at_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -177,7 +177,8 @@ static void on_signal(int number)
 	const uint64_t one = 1;
 	int error = errno;
 
-	if (number == SIGALRM)
+	/* Too long, or told once more: nothing is lost by ending hard. */
+	if (number == SIGALRM || (has_to_end && number != SIGHUP))
 		_exit(is_flushing ? EXIT_DONE : EXIT_FAILED);
 	/* Populating a pool can take minutes, and a start that is given up leaves nothing behind. */
 	if (!is_serving && number != SIGHUP) {
@@ -187,7 +188,7 @@ static void on_signal(int number)
 	if (number == SIGHUP) {
 		has_to_reload = 1;
 	} else {
-		/* Whatever holds the loop up: nothing is lost by ending hard. */
+		/* Whatever holds the loop up. */
 		alarm(STOP_SECONDS);
 		has_to_end = 1;
 	}
