@@ -2,6 +2,8 @@
 /*
  * The prefix index against a plain model, operation by operation: hit lengths for chained and
  * for arbitrary keys, victims and their order, runs, tails, pins, drops.
+ *
+ * A million operations; 50 million, in 50 universes of each kind, where OMNIKV_FULL is 1.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +14,7 @@
 #include <cmocka.h>
 
 #include "tests/harness/index_model.h"
+#include "tests/harness/kill_campaign.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SHORTER 20
@@ -63,39 +66,48 @@ static void many_small_universes(void **state)
 	}
 }
 
+/* One universe; of the full run fifty. */
+static void run_all(struct index_model_config config, size_t nr_ops)
+{
+	for (uint32_t i = 0; i < campaign_scale(1, 50); i++) {
+		run(config, nr_ops);
+		config.seed += 1000;
+	}
+}
+
 static void one_group(void **state)
 {
 	(void)state;
-	run((struct index_model_config){ .seed = 100, .nr_nodes = 200, .nr_groups = 1, .check_every = 997 }, 1400000);
+	run_all((struct index_model_config){ .seed = 100, .nr_nodes = 200, .nr_groups = 1, .check_every = 997 }, 1400000);
 }
 
 static void optional_groups(void **state)
 {
 	(void)state;
-	run((struct index_model_config){ .seed = 101, .nr_nodes = 200, .nr_groups = 3, .optional_groups = 6,
-					 .check_every = 997 }, 200000);
+	run_all((struct index_model_config){ .seed = 101, .nr_nodes = 200, .nr_groups = 3, .optional_groups = 6,
+					     .check_every = 997 }, 200000);
 }
 
 /* The first group may be absent too. */
 static void first_group_optional(void **state)
 {
 	(void)state;
-	run((struct index_model_config){ .seed = 103, .nr_nodes = 120, .nr_groups = 2, .optional_groups = 1,
-					 .check_every = 101 }, 50000);
+	run_all((struct index_model_config){ .seed = 103, .nr_nodes = 120, .nr_groups = 2, .optional_groups = 1,
+					     .check_every = 101 }, 50000);
 }
 
 static void deep_paths(void **state)
 {
 	(void)state;
-	run((struct index_model_config){ .seed = 104, .nr_nodes = 1500, .nr_groups = 1, .check_every = 499 }, 30000);
+	run_all((struct index_model_config){ .seed = 104, .nr_nodes = 1500, .nr_groups = 1, .check_every = 499 }, 30000);
 }
 
 /* Four bits of hash: everything collides with a sixteenth of the rest. */
 static void colliding_hashes(void **state)
 {
 	(void)state;
-	run((struct index_model_config){ .seed = 102, .nr_nodes = 300, .nr_groups = 1, .hash_bits = 4,
-					 .check_every = 997 }, 100000);
+	run_all((struct index_model_config){ .seed = 102, .nr_nodes = 300, .nr_groups = 1, .hash_bits = 4,
+					     .check_every = 997 }, 100000);
 }
 
 int main(void)
