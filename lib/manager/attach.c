@@ -399,23 +399,6 @@ static int attached_space_open(struct okv_authority *auth, const struct omnikv_n
 	return 0;
 }
 
-static void attached_space_close(struct okv_authority *auth, void *opaque)
-{
-	struct attached *at = attached_of(auth);
-	struct remote *remote = opaque;
-	struct okv_wire_space close_it = { .space = remote->space };
-	struct kept *kept;
-
-	if (remote->epoch && remote->epoch == okv_conn_epoch(at->conn) && okv_conn_is_up(at->conn))
-		okv_conn_send(at->conn, OKV_WIRE_SPACE_CLOSE, &close_it, sizeof(close_it));
-	while ((kept = remote->kept)) {
-		remote->kept = kept->next;
-		free(kept);
-	}
-	free(remote->open);
-	free(remote);
-}
-
 /* ---- uses ----------------------------------------------------------------------------------- */
 
 /* One packet; where it cannot go now it is dropped: they only say what is recent. */
@@ -433,6 +416,25 @@ static void flush_uses(struct attached *at)
 	pthread_mutex_unlock(&at->lock);
 	if (frame.uses.count)
 		okv_conn_send(at->conn, OKV_WIRE_USE, &frame, sizeof(frame.uses) + frame.uses.count * sizeof(frame.use[0]));
+}
+
+static void attached_space_close(struct okv_authority *auth, void *opaque)
+{
+	struct attached *at = attached_of(auth);
+	struct remote *remote = opaque;
+	struct okv_wire_space close_it = { .space = remote->space };
+	struct kept *kept;
+
+	/* They name it. */
+	flush_uses(at);
+	if (remote->epoch && remote->epoch == okv_conn_epoch(at->conn) && okv_conn_is_up(at->conn))
+		okv_conn_send(at->conn, OKV_WIRE_SPACE_CLOSE, &close_it, sizeof(close_it));
+	while ((kept = remote->kept)) {
+		remote->kept = kept->next;
+		free(kept);
+	}
+	free(remote->open);
+	free(remote);
 }
 
 static void attached_use(struct okv_authority *auth, void *opaque, const struct okv_use *use)
