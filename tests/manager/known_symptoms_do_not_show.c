@@ -877,12 +877,13 @@ static void wait_for_clients(const struct kv_world *world, uint32_t nr, struct o
 
 static void figures_stand_still_or_turn_negative_after_a_crash(void **state)
 {
-	struct omnikv_manager_stats last = { .size = sizeof(last) };
+	struct omnikv_manager_stats last = { .size = sizeof(last) }, before;
 	struct omnikv_pool_info info = { .size = sizeof(info) };
-	uint32_t nr_clients;
 	struct daemon_case daemon;
 	pid_t pids[NR_PLAYERS];
 	struct kv_world world;
+	struct kv_story story;
+	uint32_t nr_clients;
 
 	(void)state;
 	daemon_case_init(&daemon);
@@ -933,6 +934,26 @@ static void figures_stand_still_or_turn_negative_after_a_crash(void **state)
 	assert_int_equal(last.nr_leased_blocks, 0);
 	assert_int_equal(state_bytes(&world, OMNIKV_EXTENT_QUARANTINED), 0);
 	assert_int_equal(state_bytes(&world, OMNIKV_EXTENT_PRIVATE), 0);
+	/* And what somebody asks for now counts once, at the latest when it leaves. */
+	make_story(&story, 1);
+	omnikv_seq_close(compute(&world, &story));
+	kv_world_detach(&world);
+	for (uint32_t i = 0; i < 2; i++) {
+		kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+		if (i)
+			break;
+		scrape(&world, &last);
+		before = last;
+		assert_int_equal(hit_of(&world, &story), story.nr_tokens);
+		kv_world_detach(&world);
+	}
+	scrape(&world, &last);
+	assert_int_equal(last.nr_queries - before.nr_queries, 1);
+	assert_int_equal(last.blocks_queried - before.blocks_queried, BLOCKS);
+	assert_int_equal(last.blocks_hit - before.blocks_hit, BLOCKS);
+	assert_int_equal(last.tokens_queried - before.tokens_queried, story.nr_tokens);
+	assert_int_equal(last.tokens_hit - before.tokens_hit, story.nr_tokens);
+	kv_story_free(&story);
 	kv_world_detach(&world);
 	assert_int_equal(daemon_stop(&daemon, NULL), 0);
 	daemon_case_fini(&daemon);

@@ -73,6 +73,9 @@ static uint64_t run(uint64_t nth, uint32_t times, int error)
 				spill_block(&rec, 1, k, OKV_SPILL_PAGE, 1);
 				if (!ret != okv_store_find(store, rec.ns, &rec.key, NULL))
 					die("a block is found where its put failed, or not where it did not", nth, error);
+				/* Its reading may fail, but what was said to be written was. */
+				if (!ret && spill_get(store, 1, k) == -EBADMSG)
+					die("a put that failed says that it did not", nth, error);
 			}
 			if (id % 9 == 0)
 				okv_store_sync(store);
