@@ -119,21 +119,18 @@ static void work(struct cut *cut)
 	cut->sim.is_logging = false;
 }
 
-/* Is the block promised at journal position @at? It must be so before, and not be reclaimed by what comes until @end. */
-static bool is_promised(const struct cut *cut, uint32_t synced, uint32_t end, uint64_t id)
+/* Was the block promised before journal position @end, whatever has reached the disk? What may be reclaimed since is not. */
+static bool is_promised(const struct cut *cut, uint32_t end, uint64_t id)
 {
 	const struct promise *before = NULL;
 
 	for (uint32_t i = 0; i < cut->nr_promises; i++) {
 		const struct promise *p = &cut->promises[i];
 
-		if (p->at <= synced)
-			before = p;
 		/* Reclaimed by the next promise: anywhere between. */
-		if (p->at > synced && before && before->has[id] && !p->has[id])
-			return false;
-		if (p->at >= end)
-			break;
+		if (p->at > end)
+			return before && before->has[id] && p->has[id];
+		before = p;
 	}
 	return before && before->has[id];
 }
@@ -170,7 +167,7 @@ static int look(struct cut *cut, struct okv_store *store, uint64_t id)
 }
 
 /* Open the store on the disk as it is, and look at everything. */
-static void verify(struct cut *cut, uint32_t synced, uint32_t end)
+static void verify(struct cut *cut, uint32_t end)
 {
 	struct okv_store *store;
 	const char *reason;
@@ -180,7 +177,7 @@ static void verify(struct cut *cut, uint32_t synced, uint32_t end)
 	if (ret)
 		die("recovery fails", end, -ret);
 	for (uint64_t id = 0; id < BLOCKS_MAX; id++) {
-		bool is_due = is_promised(cut, synced, end, id);
+		bool is_due = is_promised(cut, end, id);
 
 		cut->nr_due += is_due;
 		ret = look(cut, store, id);
@@ -243,7 +240,7 @@ static void image(struct cut *cut, uint32_t first, uint32_t end, uint64_t mask, 
 					apply(cut, entry, at, tear);
 		}
 	}
-	verify(cut, first, end);
+	verify(cut, end);
 	sim_disk_undo(&cut->sim);
 	cut->sim.is_undoing = false;
 }

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -33,6 +34,7 @@ enum answer {
 	WITH_FDS,	/* descriptors that nobody asked for */
 	CLOSE,
 	SCRIPTED,	/* the daemon's @status, with as much payload as its @payload_bytes */
+	HELD,		/* an INFO, when the test says so */
 	OLD_HELLO,	/* of HELLO: a version that is none of ours */
 };
 
@@ -71,6 +73,8 @@ static void send_frame(int fd, const struct okv_wire_header *header, const void 
 	sendmsg(fd, &msg, MSG_NOSIGNAL);
 }
 
+static atomic_bool is_held, may_answer;
+
 /* false: the connection is to be closed. */
 static bool answer(const struct daemon *daemon, int fd, const struct okv_wire_header *ask, enum answer how)
 {
@@ -104,6 +108,11 @@ static bool answer(const struct daemon *daemon, int fd, const struct okv_wire_he
 		header.status = daemon->status;
 		payload = daemon->payload;
 		header.length = daemon->payload_bytes;
+		break;
+	case HELD:
+		is_held = true;
+		while (!may_answer)
+			usleep(1000);
 		break;
 	default:		break;
 	}
@@ -406,6 +415,43 @@ static void what_changes_something_is_not_asked_twice(void **state)
 	stop(&daemon);
 }
 
+struct patient {
+	struct okv_conn	*conn;
+	int		ret;
+};
+
+static void *ask_patiently(void *opaque)
+{
+	struct patient *patient = opaque;
+	struct okv_wire_info info;
+	struct okv_call call = { .type = OKV_WIRE_INFO, .timeout_ms = 30000, .reply = &info, .reply_max = sizeof(info) };
+
+	patient->ret = okv_conn_call(patient->conn, &call);
+	return NULL;
+}
+
+/* The other one has its answer only after this one has given up. */
+static void a_call_gives_up_while_anothers_goes_on(void **state)
+{
+	const enum answer script[] = { HELD };
+	struct patient patient = { .ret = -1 };
+	struct daemon daemon;
+	pthread_t thread;
+
+	(void)state;
+	start(&daemon, script, 1);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &patient.conn, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, ask_patiently, &patient), 0);
+	while (!is_held)
+		usleep(1000);
+	assert_int_equal(ask(patient.conn, OKV_WIRE_INFO, NULL, NULL), -ETIME);
+	may_answer = true;
+	pthread_join(thread, NULL);
+	assert_int_equal(patient.ret, 0);
+	okv_conn_close(patient.conn);
+	stop(&daemon);
+}
+
 static void another_version_is_one_clear_refusal(void **state)
 {
 	const enum answer script[] = { OLD_HELLO };
@@ -429,6 +475,7 @@ int main(void)
 		cmocka_unit_test(a_status_that_is_no_errno_is_no_refusal),
 		cmocka_unit_test(late_replies_are_nobody_elses),
 		cmocka_unit_test(what_changes_something_is_not_asked_twice),
+		cmocka_unit_test(a_call_gives_up_while_anothers_goes_on),
 		cmocka_unit_test(another_version_is_one_clear_refusal),
 	};
 
