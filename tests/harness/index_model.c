@@ -97,7 +97,7 @@ static void make_universe(struct model *m)
 		struct node *n = &m->nodes[i];
 		int parent = NONE;
 
-		n->ns = (i & 1) * 3;
+		n->ns = (i & 1) * (m->config->second_ns ? m->config->second_ns : 3);
 		n->record = NONE;
 		if (i >= 2 && below(m, 100) < 97)
 			parent = below(m, 100) < 90 ? (int)i - 2 : (int)(below(m, i / 2) * 2 + (i & 1));

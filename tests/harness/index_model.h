@@ -18,6 +18,7 @@ struct index_model_config {
 	uint32_t	nr_groups;
 	uint32_t	optional_groups;
 	uint32_t	hash_bits;
+	uint32_t	second_ns;	/* of the two namespaces, beside 0; 0: 3 */
 	uint32_t	check_every;	/* operations between two walks of all invariants */
 };
 
