@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "failpoint.h"
 #include "manager/tokens.h"
 #include "manager/watch.h"
 
@@ -29,9 +31,11 @@
 #define REPLAY_AGAIN_NS	(20 * UINT64_C(1000000))
 #define REPLAY_END_NS	(30 * UINT64_C(1000000000))
 
+/* Held by the table of those that are kept, and by each message that ZeroMQ has yet to send: in its own thread it ends. */
 struct batch {
-	void	*bytes;
-	size_t	nr_bytes;
+	_Atomic uint32_t	nr_refs;
+	void			*bytes;
+	size_t			nr_bytes;
 };
 
 /* Somebody who asked: the batches from @next on are still to be sent. @id_len 0: nobody. */
@@ -46,7 +50,7 @@ struct okv_events {
 	struct okv_watch	watch;
 	struct omnikv_manager	*manager;
 	struct okv_server	*server;
-	/* Innermost: taken under the manager's. Guards all below but what belongs to replays. */
+	/* Innermost: taken under the manager's, so not held while replays are sent. Guards all below but what belongs to those. */
 	pthread_mutex_t		lock;
 	struct okv_batch	*making;
 	char			topic[256];
@@ -57,23 +61,59 @@ struct okv_events {
 	uint64_t		first, next;	/* numbers: of the first batch that is kept, and of the one in the making */
 	size_t			kept_bytes;
 	struct replay		replays[OKV_REPLAYS_MAX];
-	struct batch		kept[OKV_EVENTS_KEPT_MAX];	/* by number; bytes NULL: lost for want of memory */
+	struct batch		*kept[OKV_EVENTS_KEPT_MAX];	/* by number; NULL: lost for want of memory */
 };
 
 /* ---- batches -------------------------------------------------------------------------------- */
 
-static struct batch *kept(struct okv_events *events, uint64_t number)
+static struct batch **kept(struct okv_events *events, uint64_t number)
 {
 	return &events->kept[number % OKV_EVENTS_KEPT_MAX];
 }
 
+static struct batch *batch_get(struct batch *batch)
+{
+	if (batch)
+		atomic_fetch_add_explicit(&batch->nr_refs, 1, memory_order_relaxed);
+	return batch;
+}
+
+static void batch_put(struct batch *batch)
+{
+	if (!batch || atomic_fetch_sub_explicit(&batch->nr_refs, 1, memory_order_acq_rel) != 1)
+		return;
+	free(batch->bytes);
+	free(batch);
+}
+
+/* In ZeroMQ's thread, or in who closes a message that was not sent. */
+static void message_is_over(void *bytes, void *batch)
+{
+	(void)bytes;
+	batch_put(batch);
+}
+
+/* The last part of a message: the bytes are not copied. One that cannot be sent now is not. */
+static void send_bytes(void *socket, struct batch *batch)
+{
+	zmq_msg_t msg;
+
+	if (zmq_msg_init_data(&msg, batch->bytes, batch->nr_bytes, message_is_over, batch_get(batch))) {
+		batch_put(batch);
+		zmq_msg_init(&msg);
+	}
+	if (zmq_msg_send(&msg, socket, ZMQ_DONTWAIT) < 0)
+		zmq_msg_close(&msg);
+}
+
 static void drop_first(struct okv_events *events)
 {
-	struct batch *batch = kept(events, events->first++);
+	struct batch **batch = kept(events, events->first++);
 
-	events->kept_bytes -= batch->nr_bytes;
-	free(batch->bytes);
-	*batch = (struct batch){ 0 };
+	if (*batch)
+		events->kept_bytes -= (*batch)->nr_bytes;
+	batch_put(*batch);
+	*batch = NULL;
 }
 
 static void put_number(unsigned char bytes[8], uint64_t number)
@@ -91,31 +131,53 @@ static uint64_t get_number(const unsigned char bytes[8])
 	return number;
 }
 
+/* What is in the making, for the table; NULL: no memory. */
+static struct batch *take_batch(struct okv_events *events)
+{
+	struct batch *batch = calloc(1, sizeof(*batch));
+	struct timespec now;
+	size_t nr_bytes;
+	void *bytes;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (okv_batch_take(events->making, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec, &bytes, &nr_bytes)) {
+		free(batch);
+		return NULL;
+	}
+	if (!batch) {
+		free(bytes);
+		return NULL;
+	}
+	atomic_init(&batch->nr_refs, 1);
+	batch->bytes = bytes;
+	batch->nr_bytes = nr_bytes;
+	return batch;
+}
+
 /* The batch in the making goes out. Where there is no memory for it, its number is missed by all who read. */
 static void send_batch(struct okv_events *events)
 {
-	struct batch batch = { 0 };
 	unsigned char number[8];
-	struct timespec now;
+	struct batch *batch;
 
 	if (!okv_batch_nr(events->making))
 		return;
-	clock_gettime(CLOCK_REALTIME, &now);
-	if (okv_batch_take(events->making, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec, &batch.bytes, &batch.nr_bytes))
+	batch = take_batch(events);
+	if (!batch)
 		okv_server_log(events->server, LOG_WARNING, "no memory for KV events: batch %llu is lost",
 			       (unsigned long long)events->next);
 	while (events->next - events->first >= OKV_EVENTS_KEPT_MAX ||
-	       (events->first < events->next && events->kept_bytes + batch.nr_bytes > OKV_EVENTS_KEPT_BYTES))
+	       (batch && events->first < events->next && events->kept_bytes + batch->nr_bytes > OKV_EVENTS_KEPT_BYTES))
 		drop_first(events);
 	*kept(events, events->next) = batch;
-	events->kept_bytes += batch.nr_bytes;
 	put_number(number, events->next++);
-	if (!batch.bytes)
+	if (!batch)
 		return;
+	events->kept_bytes += batch->nr_bytes;
 	/* A publisher drops what a slow subscriber does not take; nothing here waits. */
 	if (zmq_send(events->publish, events->topic, strlen(events->topic), ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0 &&
 	    zmq_send(events->publish, number, sizeof(number), ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0)
-		zmq_send(events->publish, batch.bytes, batch.nr_bytes, ZMQ_DONTWAIT);
+		send_bytes(events->publish, batch);
 }
 
 /* One more event comes to the batch in the making. */
@@ -182,46 +244,66 @@ static void cleared(struct okv_watch *watch)
 
 /* ---- replay --------------------------------------------------------------------------------- */
 
-/* One message or nothing; the end mark has an empty topic. -EAGAIN: the peer takes nothing now; -EHOSTUNREACH: it has gone. */
-static int send_replay(struct okv_events *events, const struct replay *replay, const unsigned char number[8],
-		       const struct batch *batch)
+/*
+ * One message or nothing; the end mark, @batch NULL, has an empty topic. -EAGAIN: the peer takes nothing now;
+ * -EHOSTUNREACH: it has gone.
+ */
+static int send_replay(struct okv_events *events, const struct replay *replay, uint64_t of, struct batch *batch)
 {
+	unsigned char number[8];
+
+	put_number(number, of);
 	if (zmq_send(events->replay, replay->id, replay->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
 		return -zmq_errno();
 	/* A message that has begun has its room. */
 	zmq_send(events->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-	zmq_send(events->replay, events->topic, batch->nr_bytes ? strlen(events->topic) : 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+	zmq_send(events->replay, events->topic, batch ? strlen(events->topic) : 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
 	zmq_send(events->replay, number, 8, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-	zmq_send(events->replay, batch->bytes, batch->nr_bytes, ZMQ_DONTWAIT);
+	if (batch)
+		send_bytes(events->replay, batch);
+	else
+		zmq_send(events->replay, "", 0, ZMQ_DONTWAIT);
 	return 0;
+}
+
+/* The next ones of a replay, each with a reference; how many. @is_all: there are no more. */
+static uint32_t replay_take(struct okv_events *events, struct replay *replay, struct batch *batches[REPLAY_STEP], bool *is_all)
+{
+	uint32_t nr = 0;
+
+	pthread_mutex_lock(&events->lock);
+	if (replay->next < events->first)
+		replay->next = events->first;
+	for (; nr < REPLAY_STEP && replay->next + nr < events->next; nr++)
+		batches[nr] = batch_get(*kept(events, replay->next + nr));
+	*is_all = replay->next + nr >= events->next;
+	pthread_mutex_unlock(&events->lock);
+	return nr;
 }
 
 /* Returns whether there is something left to be sent. */
 static bool replay_step(struct okv_events *events, struct replay *replay, uint64_t now_ns)
 {
-	static const unsigned char end[8] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff };
-	const struct batch nothing = { .bytes = "" };
-	unsigned char number[8];
+	struct batch *batches[REPLAY_STEP];
+	bool is_all;
+	uint32_t nr = replay_take(events, replay, batches, &is_all);
 	int ret = 0;
 
-	for (uint32_t i = 0; i < REPLAY_STEP && !ret; i++) {
-		if (replay->next < events->first)
-			replay->next = events->first;
-		if (replay->next >= events->next) {
-			ret = send_replay(events, replay, end, &nothing);
-			if (!ret)
-				ret = -ESHUTDOWN;
-			break;
-		}
-		put_number(number, replay->next);
-		if (kept(events, replay->next)->bytes)
-			ret = send_replay(events, replay, number, kept(events, replay->next));
+	for (uint32_t i = 0; i < nr; i++) {
+		(void)OKV_FAILPOINT("events.replay");
+		if (!ret && batches[i])
+			ret = send_replay(events, replay, replay->next, batches[i]);
 		if (!ret) {
 			replay->next++;
 			replay->until_ns = now_ns + REPLAY_END_NS;
 		}
+		batch_put(batches[i]);
 	}
-	if (!ret || (ret == -EAGAIN && now_ns < replay->until_ns))
+	if (!ret && !is_all)
+		return true;
+	if (!ret)
+		ret = send_replay(events, replay, UINT64_MAX, NULL);
+	if (ret == -EAGAIN && now_ns < replay->until_ns)
 		return true;
 	replay->id_len = 0;
 	return false;
@@ -294,6 +376,7 @@ uint64_t okv_events_tick(struct okv_events *events, uint64_t now_ns)
 
 	pthread_mutex_lock(&events->lock);
 	send_batch(events);
+	pthread_mutex_unlock(&events->lock);
 	while (events->replay && nr < REPLAY_STEP && replay_read(events, now_ns))
 		nr++;
 	if (nr == REPLAY_STEP)
@@ -304,7 +387,6 @@ uint64_t okv_events_tick(struct okv_events *events, uint64_t now_ns)
 	/* Sending looks as well, and the descriptor does not tell again of what came in meanwhile. */
 	if (has_requests(events))
 		next_ns = now_ns;
-	pthread_mutex_unlock(&events->lock);
 	return next_ns;
 }
 
