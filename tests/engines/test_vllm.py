@@ -247,14 +247,14 @@ def test_an_embedded_pool_is_refused_to_two_processes(expected):
 class Daemon:
     """omnikvd over a pool on a file, so that what is in it outlives it."""
 
-    def __init__(self, where):
+    def __init__(self, where, *more):
         self.socket = os.path.join(where, "omnikvd.sock")
         self.argv = [os.path.join(os.environ.get("OMNIKV_BUILD") or os.path.join(TOP, "build"), "bin", "omnikvd"),
                      f"--pool=embedded:512M:{where}/pool", f"--socket={self.socket}"]
-        self.start()
+        self.start(*more)
 
-    def start(self):
-        self.child = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def start(self, *more):
+        self.child = subprocess.Popen([*self.argv, *more], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         end = time.monotonic() + 60
         while not os.path.exists(self.socket):
             assert self.child.poll() is None and time.monotonic() < end
@@ -288,6 +288,36 @@ def test_a_second_engine_takes_its_hits_from_a_killed_ones_pool(expected, daemon
         assert metrics["vllm:omnikv_loaded_blocks"] > 0 and not metrics["vllm:omnikv_load_failed_blocks"]
         print(f"{metrics['vllm:omnikv_loaded_blocks'] * T:.0f} tokens out of the killed engine's pool, {equal} texts equal, {ties} "
               f"differ first within {NAT} nat; cold: {ttft(cold)}; warm: {ttft(warm)}")
+
+
+RANKS = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+
+
+def test_two_ranks_take_their_hits_from_two_others_pool(daemon):
+    """Tensor parallelism: each rank saves its shards and finds them again, in this engine and in the next."""
+    prompts = prompts_of(40)
+    with Engine(**RANKS) as alone:
+        first = alone.do("run", prompts=prompts)
+        again = alone.do("run", prompts=prompts)
+    assert cached(again) > 0
+    with Engine(f"unix:{daemon.socket}", **RANKS) as one:
+        cold = one.do("run", prompts=prompts)
+        assert one.do("reset")
+        own = one.do("run", prompts=prompts)
+        assert not one.told("")
+    with Engine(f"unix:{daemon.socket}", **RANKS) as two:
+        warm = two.do("run", prompts=prompts)
+        metrics = two.do("metrics")
+        assert not two.told("")
+    compare(first, cold)
+    compare(again, own)
+    equal, ties = compare(again, warm)
+    # Both ranks count.
+    loaded = metrics["vllm:omnikv_loaded_blocks"] // 2 * T
+    assert loaded > 20 * len(prompts) and cached(warm) >= cached(again)
+    assert metrics["vllm:omnikv_load_failed_blocks"] == metrics["vllm:omnikv_save_failures"] == 0
+    print(f"2 ranks: {loaded:.0f} tokens out of the other engine's pool, {equal} texts equal, {ties} differ first within {NAT} nat; "
+          f"cold: {ttft(cold)}; warm: {ttft(warm)}; vLLM's own cache: {ttft(again)}")
 
 
 def test_the_engine_outlives_the_daemon(expected, daemon):
@@ -352,3 +382,99 @@ def test_events_tell_of_a_shared_block_once(daemon, tmp_path):
             assert event.token_ids == prompt[i * T:(i + 1) * T] and event.block_size == T
             event = by_hash.get(event.parent_block_hash)
         assert event is None
+
+
+def positional(kind):
+    """vLLM's own type, with its fields as it sent them before June 2026: by their places."""
+    import msgspec
+    fields = [(field.name, field.type) if field.required else (field.name, field.type, field.default)
+              for field in msgspec.structs.fields(kind)]
+    return msgspec.defstruct(kind.__name__, fields, array_like=True, tag=kind.__name__)
+
+
+def test_vllms_own_decoder_reads_what_the_daemon_tells(tmp_path):
+    """In both encodings, by replay too: the hashes, parents and token ids of what vLLM itself tells of its own cache."""
+    from typing import List, Optional, Union
+
+    import msgspec
+    import zmq
+    from vllm.distributed import kv_events
+    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash as converted
+    kinds = (kv_events.BlockStored, kv_events.BlockRemoved, kv_events.AllBlocksCleared)
+    batch_of_arrays = msgspec.defstruct("Batch", [("ts", float), ("events", List[Union[tuple(positional(kind) for kind in kinds)]]),
+                                                  ("data_parallel_rank", Optional[int], None)], array_like=True)
+    decoders = {"map": msgspec.msgpack.Decoder(type=kv_events.KVEventBatch), "array": msgspec.msgpack.Decoder(type=batch_of_arrays)}
+    context = zmq.Context()
+
+    def listen(endpoint):
+        socket = context.socket(zmq.SUB)
+        socket.connect(endpoint)
+        socket.subscribe(b"")
+        return socket
+
+    def heard(socket):
+        found = {}
+        while socket.poll(3000):
+            _, number, batch = socket.recv_multipart()
+            found[int.from_bytes(number, "big")] = batch
+        return found
+
+    def replayed():
+        socket, found = context.socket(zmq.DEALER), {}
+        socket.connect(f"ipc://{tmp_path}/replay")
+        socket.send_multipart([b"", (0).to_bytes(8, "big")])
+        while socket.poll(60000):
+            _, _, number, batch = socket.recv_multipart()
+            if int.from_bytes(number, "big", signed=True) == -1:
+                return found
+            found[int.from_bytes(number, "big")] = batch
+        raise AssertionError("no answer to a request for a replay")
+
+    def there(batches, encoding):
+        found = {}
+        for _, batch in sorted(batches.items()):
+            for event in decoders[encoding].decode(batch).events:
+                if type(event).__name__ == "AllBlocksCleared":
+                    found = {}
+                    continue
+                assert event.medium == kv_events.MEDIUM_CPU
+                (name,) = event.block_hashes
+                if type(event).__name__ == "BlockStored":
+                    found[converted(name)] = event
+                else:
+                    del found[converted(name)]
+        return found
+
+    tells = [f"--events=ipc://{tmp_path}/events", f"--events-replay=ipc://{tmp_path}/replay", "--tokens=yes"]
+    daemon, prompts, own = Daemon(str(tmp_path), *tells), prompts_of(12), {}
+    try:
+        live, engines = listen(f"ipc://{tmp_path}/events"), listen(f"ipc://{tmp_path}/engine")
+        with Engine(f"unix:{daemon.socket}", extra={"tokens": True},
+                    kv_events_config={"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"ipc://{tmp_path}/engine"}) as engine:
+            engine.do("run", prompts=prompts, new=4)
+            # What a save leaves to its thread is told with a later step.
+            engine.do("run", prompts=[[1, 2, 3]], new=4)
+            for batch in heard(engines).values():
+                for event in decoders["map"].decode(batch).events:
+                    if isinstance(event, kv_events.BlockStored) and event.medium == kv_events.MEDIUM_GPU:
+                        parents = [event.parent_block_hash, *event.block_hashes]
+                        own.update({name: (parents[i], event.token_ids[i * T:(i + 1) * T]) for i, name in enumerate(event.block_hashes)})
+        was_heard, told = heard(live), replayed()
+        assert was_heard and all(told[number] == batch for number, batch in was_heard.items())
+        daemon.end()
+        daemon.start(*tells, "--events-encoding=array")
+        found = {"map": there(told, "map"), "array": there(replayed(), "array")}
+    finally:
+        context.destroy(linger=0)
+        daemon.end()
+    assert set(found["map"]) == set(found["array"])
+    for events in found.values():
+        for name, event in events.items():
+            parent = event.parent_block_hash and converted(event.parent_block_hash)
+            # Those of requests with a salt are not told: they do not make the hash.
+            assert own[name][0] == parent and event.token_ids in ([], own[name][1]) and event.block_size == T
+        for prompt in prompts:
+            parent = None
+            for at in range(0, len(prompt) // T * T, T):
+                (parent,) = [name for name in events if own[name] == (parent, prompt[at:at + T]) and events[name].token_ids]
+    print(f"{len(told)} batches, {len(found['map'])} blocks")
