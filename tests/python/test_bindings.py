@@ -390,6 +390,17 @@ def test_it_loads_without_any_gpu_library():
     assert "libomnikv.so" in done.stdout and "libcuda" not in done.stdout
 
 
+def test_without_a_gpu_library_the_loaders_own_words_are_told(manager):
+    """The rest works; what needs a GPU says what the loader said, and what to do."""
+    try:
+        omnikv.Ring(manager, device="cuda").close()
+    except omnikv.OmniKVError as error:
+        assert error.strerror.startswith("GPU unavailable: ") and "\n" not in error.strerror
+        assert "libcuda" in error.strerror or os.path.exists("/dev/nvidiactl")
+    else:
+        pytest.skip("there is a GPU")
+
+
 def test_the_package_brings_its_types_and_its_library():
     where = os.path.dirname(omnikv.__file__)
     assert not where.startswith(os.path.join(TOP, "lib"))

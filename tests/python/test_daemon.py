@@ -77,6 +77,44 @@ def test_what_a_killed_process_committed_is_found_by_the_next(daemon, chain):
             verify(seq, 0, 64)
 
 
+LOOKS = f"""
+import sys
+sys.path.insert(0, {os.path.join(TOP, "tests", "python")!r})
+import time, omnikv
+from test_daemon import space_of
+with omnikv.connect(sys.argv[1]) as manager, space_of(manager) as space:
+    keys = omnikv.ChainKey(b"0123456789abcdef", 16).keys(range(16 * 1000))
+    print("ready", flush=True)
+    nothing = 0
+    while nothing < 100 and time.monotonic() < float(sys.argv[2]):
+        begin = time.monotonic()
+        found = space.lookup(keys)
+        nothing += not found
+        print(begin, found, flush=True)
+"""
+
+
+def test_weights_that_are_new_in_one_process_are_new_in_all(daemon, chain):
+    """A lookup that begins after the epoch was raised finds nothing older, and the memory of it is free again."""
+    keys = chain.keys(range(16 * 1000))
+    with omnikv.connect(f"unix:{daemon.socket}") as manager, space_of(manager) as space:
+        with space.sequence() as seq:
+            seq.append(16 * 1000)
+            seq.commit(keys)
+        free, end = manager.pool_info().free, time.monotonic() + 60
+        others = [subprocess.Popen([sys.executable, "-c", LOOKS, f"unix:{daemon.socket}", str(end)], stdout=subprocess.PIPE, text=True)
+                  for _ in range(2)]
+        for other in others:
+            assert other.stdout.readline() == "ready\n" and float(other.stdout.readline().split()[1]) == 1000
+        epoch = manager.raise_epoch()
+        raised = time.monotonic()
+        assert epoch > 0 and space.lookup(keys) == 0
+        looks = [tuple(map(float, line.split())) for other in others for line in other.stdout]
+        assert [other.wait(timeout=60) for other in others] == [0, 0]
+        assert {found for begin, found in looks if begin > raised} == {0}
+        assert manager.pool_info().free - free >= 1000 * space.plan.block_bytes
+
+
 def test_the_daemons_own_manager_is_named(daemon):
     with pytest.raises(omnikv.OmniKVError, match="the daemon manages this pool.*unix:SOCKET"):
         omnikv.connect(f"daemon:{daemon.socket}")
