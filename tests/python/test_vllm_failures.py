@@ -91,7 +91,7 @@ class Engine:
 
     def __init__(self, where, deadline_ms=PATIENT_MS, before=lambda name: None, after=lambda name: None):
         self.where, self.deadline_ms, self.before, self.after = where, deadline_ms, before, after
-        self.missed, self.called = False, set()
+        self.missed, self.called, self.hash_tokens = False, set(), None
         self.arrays = {f"layer.{i}": numpy.zeros((SLOTS, T, ROW), dtype=numpy.float32) for i in range(LAYERS)}
 
     def call(self, whose, name, *arguments):
@@ -107,7 +107,7 @@ class Engine:
         call, kind, vllm_config = self.call, connector.OmniKVConnector, config(self.where, self.deadline_ms)
         tokens = whole * T + 1          # one is left to compute
         caches = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=FullAttentionSpec(), layer_names=list(self.arrays))],
-                                 num_blocks=SLOTS, kv_cache_tensors=[])
+                                 num_blocks=SLOTS, kv_cache_tensors=[], hash_block_size=self.hash_tokens)
         roles = connector.KVConnectorRole
         scheduler = call(kind, "__init__", vllm_config, roles.SCHEDULER, caches)
         worker = call(kind, "__init__", vllm_config, roles.WORKER, caches)
@@ -279,6 +279,17 @@ def test_without_a_failure_the_prefix_is_loaded_and_no_method_is_left_out(world,
     assert engine.live(PREFIX, WHOLE) == PREFIX
     assert not engine.missed and not lines
     assert sorted(engine.called) == METHODS
+
+
+def test_hashes_of_more_tokens_than_a_block_has_are_told_with_both_numbers(world, lines):
+    """Under such hashes a block would be found behind another prefix than its own."""
+    where = f"unix:{world.daemon.socket}"
+    engine = Engine(where)
+    engine.hash_tokens = 2 * T
+    assert engine.live(0, PREFIX) == 0
+    assert [line for line in lines if "16 tokens" in line and "32" in line] == lines and len(lines) == 1
+    # Nothing was saved either.
+    assert Engine(where).live(0, PREFIX) == 0
 
 
 @pytest.mark.parametrize("method", METHODS)

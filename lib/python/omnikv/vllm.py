@@ -358,8 +358,8 @@ class _Scheduler:
         config = connector._vllm_config
         self._options, self._link = connector._options, connector._link
         self._block_tokens: int = config.cache_config.block_size
-        hash_tokens = getattr(connector._kv_cache_config, "hash_block_size", None) or self._block_tokens
-        self._hashes_per_block = max(self._block_tokens // hash_tokens, 1)
+        self._hash_tokens: int = getattr(connector._kv_cache_config, "hash_block_size", None) or self._block_tokens
+        self._hashes_per_block = max(self._block_tokens // self._hash_tokens, 1)
         self._hash_name: str = config.cache_config.prefix_caching_hash_algo
         self._epoch: int = self._options["epoch"]
         self._workers: List[OmniKVHandshake] = []
@@ -382,6 +382,8 @@ class _Scheduler:
         if not refused and self._options["omnikv"].startswith("embedded:") and any(w.pid != os.getpid() for w in self._workers):
             refused = {"an embedded pool is one process's, and scheduler and worker are two: use omnikvd, or "
                        "--distributed-executor-backend uni"}
+        if self._block_tokens % self._hash_tokens:
+            refused.add(f"blocks of {self._block_tokens} tokens are not whole multiples of the {self._hash_tokens} that a hash covers")
         self._refused = "; ".join(sorted(refused))
         if self._refused:
             self._link.tell(f"nothing is cached: {self._refused}")
@@ -444,6 +446,8 @@ class _Scheduler:
     def metadata(self, output: Any) -> OmniKVMetadata:
         meta = OmniKVMetadata(epoch=self._epoch)
         self._step += 1
+        if self._refused:
+            return meta
         try:
             meta.salt, meta.hash_algorithm = self._salt(), self._algorithm()
             while self._leases and self._leases[0][0] + _LEASE_STEPS <= self._step:
