@@ -108,7 +108,7 @@ static void broken_frames_close_the_connection(void **state)
 	int fd, i;
 
 	(void)state;
-	for (i = 0; i < 9; i++) {
+	for (i = 0; i < 11; i++) {
 		bad = good;
 		switch (i) {
 		case 0: bad.magic++; break;
@@ -120,6 +120,8 @@ static void broken_frames_close_the_connection(void **state)
 		case 6: bad.length = 1; break;
 		case 7: bad.status = -1; break;
 		case 8: bad.reserved = 1; break;
+		case 9: bad.length = UINT32_MAX; break;
+		case 10: bad.length = OKV_WIRE_PAYLOAD_MAX + 1; break;
 		}
 		fd = daemon_connect(&the_daemon);
 		assert_int_equal(hello(fd, OKV_WIRE_VERSION, OKV_WIRE_VERSION), 0);

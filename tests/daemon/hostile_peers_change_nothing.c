@@ -25,10 +25,11 @@
 #include <omnikv/pool.h>
 
 #include "tests/harness/daemon_case.h"
+#include "tests/harness/kill_campaign.h"
 #include "wire.h"
 
 #define NR_GRANULES	4096u
-#define NR_FRAMES	20000
+#define NR_FRAMES	campaign_scale(20000, 1000000)
 
 static const char *const options[] = { "--pool", "16M", "--reserve", "0", "--clients", "256", NULL };
 
@@ -184,7 +185,8 @@ static void is_as_before(int fds, int maps)
 static void random_frames_break_nothing(void **state)
 {
 	const char *seed = getenv("OMNIKV_TEST_SEED");
-	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 16, fd = -1, i;
+	int fds = fds_at_rest(), maps = process_maps(the_daemon.pid) + 16, fd = -1;
+	uint32_t i;
 	long kib;
 	struct omnikv_pool_info info = { .size = sizeof(info) };
 

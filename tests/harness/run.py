@@ -36,7 +36,7 @@ NOT_LANES = {"harness", "abi", "bench"}
 BUDGETS = {
     "lint": (120, 300), "unit": (900, 1800), "conformance": (300, 900), "docs": (60, 60),
     "packages": (180, 300), "fuzz": (600, 7200), "kmod": (2400, 7200), "guest": (900, 21600), "soak": (600, 9000),
-    "python": (600, 600), "engines": (900, 3600),
+    "python": (600, 600), "manager": (600, 7200), "engines": (900, 3600),
     "": (600, 3600),
 }
 BUILD_BUDGET = 1800
@@ -345,7 +345,8 @@ class Session:
         for path in scripts:
             name = os.path.basename(path)
             whole = name == "run"
-            self.program(name if not whole else lane, [path], self.left() if whole else TEST_TIMEOUT * 5, env)
+            self.program(name if not whole else lane, [path],
+                         self.left() if whole else TEST_TIMEOUT * 5 * (1 + 4 * self.full), env)
 
     def lane_lint(self, lane):
         for path in self.scripts_of(lane):
