@@ -958,7 +958,7 @@ static int attached_join(struct okv_authority *auth, void *opaque, const struct 
 		},
 	};
 	struct okv_call frame = {
-		.type = OKV_WIRE_JOIN, .req = &req,
+		.type = OKV_WIRE_JOIN, .req = &req, .status_max = 1,
 		.req_bytes = sizeof(req.join) + nr * (sizeof(*join->extents) + sizeof(*join->crcs)),
 	};
 	int ret;
