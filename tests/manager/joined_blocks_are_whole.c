@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +23,7 @@
 #include "block.h"
 #include "failpoint.h"
 #include "tests/harness/daemon_case.h"
+#include "tests/harness/kill_campaign.h"
 #include "tests/harness/kv_world.h"
 
 #define RANKS	8u
@@ -282,11 +285,166 @@ static void no_block_is_of_two_epochs(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* ---- G1: ranks hit prefixes of different lengths, and what one of them had found left before another loaded it -------- */
+
+#define G1_RANKS	4u
+#define G1_BLOCKS	3u	/* of a prefix */
+
+static struct omnikv_key *prefix_keys(uint32_t prefix)
+{
+	struct omnikv_key *keys = calloc(G1_BLOCKS, sizeof(*keys));
+
+	KV_MUST(keys);
+	for (uint32_t i = 0; i < G1_BLOCKS; i++)
+		keys[i] = key_of(100 + G1_BLOCKS * prefix + i);
+	return keys;
+}
+
+/* Each of four ranks brings a quarter of the groups of each block. */
+static void join_prefix(const struct ranks *ranks, uint32_t prefix)
+{
+	struct omnikv_key *keys = prefix_keys(prefix);
+
+	for (uint32_t b = 0; b < G1_BLOCKS; b++) {
+		int ret = 0;
+
+		for (uint32_t r = 0; r < G1_RANKS; r++) {
+			struct omnikv_client *client = omnikv_manager_client(ranks[r].manager);
+			struct omnikv_extent extents[RANKS / G1_RANKS];
+			uint32_t crcs[RANKS / G1_RANKS];
+			struct omnikv_join join = {
+				.size = sizeof(join), .key = &keys[b], .parent = b ? &keys[b - 1] : NULL, .position = b,
+				.nr_tokens = T, .part = r, .nr_parts = G1_RANKS, .groups = 3u << 2 * r, .timeout_ms = 60000,
+				.extents = extents, .crcs = crcs,
+			};
+
+			for (uint32_t i = 0; i < RANKS / G1_RANKS; i++) {
+				uint32_t g = 2 * r + i;
+				uint8_t *at;
+
+				KV_MUST(!omnikv_extent_alloc(client, ranks[r].plan.groups[g].nr_granules, 1, NULL, 0, &extents[i]));
+				at = omnikv_pool_addr(ranks[r].pool, &extents[i]);
+				for (uint64_t n = 0; n < (uint64_t)extents[i].nr_granules * 4096; n++)
+					at[n] = byte_of(prefix * G1_BLOCKS + b, g, n);
+				crcs[i] = okv_block_crc(&ranks[r].plan, g, T, at);
+			}
+			ret = omnikv_commit_join(ranks[r].space, &join);
+		}
+		/* Its parent may have left meanwhile: then there is no more of it. */
+		KV_MUST(ret == 1 || ret == -EEXIST || ret == -ESTALE || ret == -ECANCELED);
+		if (ret < 0)
+			break;
+	}
+	free(keys);
+}
+
+/* One decision: the first rank's. While it holds what it has found all others find that, and their own groups of it are right. */
+static uint64_t load_by_all(const struct ranks *ranks, uint32_t prefix)
+{
+	struct omnikv_key *keys = prefix_keys(prefix);
+	struct omnikv_match *match;
+	uint64_t nr;
+
+	KV_MUST(!omnikv_match(ranks[0].space, keys, G1_BLOCKS, NULL, &match));
+	nr = omnikv_match_blocks(match);
+	for (uint32_t r = 0; r < G1_RANKS && nr; r++) {
+		struct omnikv_seq *seq;
+
+		KV_MUST(!omnikv_seq_open(ranks[r].space, keys, nr, NULL, &seq));
+		KV_MUST(omnikv_seq_tokens(seq) == nr * T);
+		for (uint32_t g = 2 * r; g < 2 * r + 2; g++) {
+			struct omnikv_piece pieces[G1_BLOCKS];
+
+			KV_MUST(omnikv_seq_pieces(seq, g, 0, 0, 0, nr * T, 0, pieces, G1_BLOCKS) == (int64_t)nr);
+			for (uint64_t b = 0; b < nr; b++) {
+				const uint8_t *at = (uint8_t *)omnikv_pool_addr(ranks[r].pool, &pieces[b].extent) + pieces[b].extent_off;
+
+				for (uint64_t n = 0; n < pieces[b].bytes; n++)
+					KV_MUST(at[n] == byte_of(prefix * G1_BLOCKS + (uint32_t)b, g, n + pieces[b].extent_off));
+			}
+		}
+		omnikv_seq_close(seq);
+	}
+	omnikv_match_put(match);
+	free(keys);
+	return nr;
+}
+
+/* Somebody who knows nothing of ranks takes memory all the time. */
+static void press(const char *socket, volatile bool *is_over)
+{
+	struct ranks ranks;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	attach(&ranks, socket);
+	for (uint32_t i = 0; !*is_over; i++) {
+		struct omnikv_seq *seq;
+
+		KV_MUST(!omnikv_seq_open(ranks.space, NULL, 0, NULL, &seq));
+		/* As much as a half of the pool, at times. */
+		(void)omnikv_seq_append(seq, (1 + i % 60) * T);
+		omnikv_seq_close(seq);
+	}
+	omnikv_space_close(ranks.space);
+	omnikv_manager_destroy(ranks.manager);
+	_exit(0);
+}
+
+static void ranks_hit_the_same_and_load_it(void **state)
+{
+	uint32_t nr_prefixes = campaign_scale(100, 1000), nr_loads = campaign_scale(1000, 10000), nr_whole = 0, nr_part = 0, nr_none = 0;
+	const char *size = campaign_scale(0, 1) ? "48M" : "5M";
+	struct ranks ranks[G1_RANKS];
+	struct daemon_case daemon;
+	uint64_t seed = 20261202;
+	volatile bool *is_over;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	is_over = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_true(is_over != MAP_FAILED);
+	daemon_case_init(&daemon);
+	/* Half of what the prefixes take. */
+	daemon_start(&daemon, (const char *const []){ "--pool", size, "--reserve", "0", NULL });
+	fflush(NULL);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid)
+		press(daemon.socket, is_over);
+	for (uint32_t r = 0; r < G1_RANKS; r++)
+		attach(&ranks[r], daemon.socket);
+	for (uint32_t i = 0; i < nr_loads; i++) {
+		uint32_t prefix = kv_random(&seed) % nr_prefixes;
+		uint64_t nr = load_by_all(ranks, prefix);
+
+		nr_whole += nr == G1_BLOCKS;
+		nr_part += nr && nr < G1_BLOCKS;
+		nr_none += !nr;
+		if (!nr)
+			join_prefix(ranks, prefix);
+	}
+	*is_over = true;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	print_message("# %u loads by %u ranks: %u of the whole prefix, %u of a part of it, %u of nothing\n", nr_loads, G1_RANKS,
+		      nr_whole, nr_part, nr_none);
+	assert_true(nr_whole > nr_loads / 10 && nr_none > nr_loads / 10);
+	for (uint32_t r = 0; r < G1_RANKS; r++) {
+		omnikv_space_close(ranks[r].space);
+		omnikv_manager_destroy(ranks[r].manager);
+	}
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+	munmap((void *)is_over, 4096);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(nobody_sees_half_a_block),
 		cmocka_unit_test(no_block_is_of_two_epochs),
+		cmocka_unit_test(ranks_hit_the_same_and_load_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
