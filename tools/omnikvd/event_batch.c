@@ -56,32 +56,56 @@ static int pack_text(msgpack_packer *p, const char *text)
 {
 	size_t len = strlen(text);
 
-	return msgpack_pack_str(p, len) | msgpack_pack_str_body(p, text, len);
+	return msgpack_pack_str(p, len) || msgpack_pack_str_body(p, text, len);
 }
 
 static int pack_key(msgpack_packer *p, const struct omnikv_key *key)
 {
 	if (!key)
 		return msgpack_pack_nil(p);
-	return msgpack_pack_bin(p, key->len) | msgpack_pack_bin_body(p, key->bytes, key->len);
+	return msgpack_pack_bin(p, key->len) || msgpack_pack_bin_body(p, key->bytes, key->len);
 }
 
 static int pack_tokens(msgpack_packer *p, const uint32_t *tokens, uint32_t nr)
 {
 	int ret = msgpack_pack_array(p, nr);
 
-	for (uint32_t i = 0; i < nr; i++)
-		ret |= msgpack_pack_uint32(p, tokens[i]);
+	for (uint32_t i = 0; i < nr && !ret; i++)
+		ret = msgpack_pack_uint32(p, tokens[i]);
 	return ret;
 }
 
-static int pack_namespace(msgpack_packer *p, const uint8_t *namespace_id)
+/* An event of a @type with @nr_fields more in an array, and @nr_named in a map, which names them. */
+static int event_begin(struct okv_batch *batch, const char *type, uint32_t nr_fields, uint32_t nr_named)
+{
+	msgpack_packer *p = &batch->packer;
+
+	if (batch->encoding == OKV_BATCH_ARRAY)
+		return msgpack_pack_array(p, 1 + nr_fields) || pack_text(p, type);
+	return msgpack_pack_map(p, 1 + nr_named) || pack_text(p, "type") || pack_text(p, type);
+}
+
+/* What goes before a field. */
+static int name(struct okv_batch *batch, const char *text)
+{
+	return batch->encoding == OKV_BATCH_MAP ? pack_text(&batch->packer, text) : 0;
+}
+
+static int hashes(struct okv_batch *batch, const struct okv_batch_block *block)
+{
+	return name(batch, "block_hashes") || msgpack_pack_array(&batch->packer, 1) || pack_key(&batch->packer, block->key);
+}
+
+/* An array has no place for it. */
+static int namespace(struct okv_batch *batch, const struct okv_batch_block *block)
 {
 	char text[17];
 
+	if (batch->encoding == OKV_BATCH_ARRAY)
+		return 0;
 	for (uint32_t i = 0; i < 8; i++)
-		snprintf(text + 2 * i, 3, "%02x", namespace_id[i]);
-	return pack_text(p, text);
+		snprintf(text + 2 * i, 3, "%02x", block->namespace_id[i]);
+	return name(batch, "namespace") || pack_text(&batch->packer, text);
 }
 
 /* What was begun and could not be ended is taken back. */
@@ -98,69 +122,35 @@ static int event_end(struct okv_batch *batch, size_t size, int ret)
 
 int okv_batch_stored(struct okv_batch *batch, const struct okv_batch_block *block)
 {
-	bool is_map = batch->encoding == OKV_BATCH_MAP;
 	msgpack_packer *p = &batch->packer;
 	size_t size = batch->buffer.size;
 	int ret;
 
-	ret = is_map ? msgpack_pack_map(p, 9) | pack_text(p, "type") : msgpack_pack_array(p, 8);
-	ret |= pack_text(p, "BlockStored");
-	if (is_map)
-		ret |= pack_text(p, "block_hashes");
-	ret |= msgpack_pack_array(p, 1) | pack_key(p, block->key);
-	if (is_map)
-		ret |= pack_text(p, "parent_block_hash");
-	ret |= pack_key(p, block->parent);
-	if (is_map)
-		ret |= pack_text(p, "token_ids");
-	ret |= pack_tokens(p, block->tokens, block->nr_tokens);
-	if (is_map)
-		ret |= pack_text(p, "block_size");
-	ret |= msgpack_pack_uint32(p, block->block_tokens);
-	if (is_map)
-		ret |= pack_text(p, "lora_id");
-	ret |= msgpack_pack_nil(p);
-	if (is_map)
-		ret |= pack_text(p, "medium");
-	ret |= pack_text(p, block->medium);
-	if (is_map)
-		ret |= pack_text(p, "lora_name");
-	ret |= msgpack_pack_nil(p);
-	if (is_map)
-		ret |= pack_text(p, "namespace") | pack_namespace(p, block->namespace_id);
+	ret = event_begin(batch, "BlockStored", 7, 8) || hashes(batch, block) ||
+	      name(batch, "parent_block_hash") || pack_key(p, block->parent) ||
+	      name(batch, "token_ids") || pack_tokens(p, block->tokens, block->nr_tokens) ||
+	      name(batch, "block_size") || msgpack_pack_uint32(p, block->block_tokens) ||
+	      name(batch, "lora_id") || msgpack_pack_nil(p) ||
+	      name(batch, "medium") || pack_text(p, block->medium) ||
+	      name(batch, "lora_name") || msgpack_pack_nil(p) || namespace(batch, block);
 	return event_end(batch, size, ret);
 }
 
 int okv_batch_removed(struct okv_batch *batch, const struct okv_batch_block *block)
 {
-	bool is_map = batch->encoding == OKV_BATCH_MAP;
-	msgpack_packer *p = &batch->packer;
 	size_t size = batch->buffer.size;
 	int ret;
 
-	ret = is_map ? msgpack_pack_map(p, 4) | pack_text(p, "type") : msgpack_pack_array(p, 3);
-	ret |= pack_text(p, "BlockRemoved");
-	if (is_map)
-		ret |= pack_text(p, "block_hashes");
-	ret |= msgpack_pack_array(p, 1) | pack_key(p, block->key);
-	if (is_map)
-		ret |= pack_text(p, "medium");
-	ret |= pack_text(p, block->medium);
-	if (is_map)
-		ret |= pack_text(p, "namespace") | pack_namespace(p, block->namespace_id);
+	ret = event_begin(batch, "BlockRemoved", 2, 3) || hashes(batch, block) ||
+	      name(batch, "medium") || pack_text(&batch->packer, block->medium) || namespace(batch, block);
 	return event_end(batch, size, ret);
 }
 
 int okv_batch_cleared(struct okv_batch *batch)
 {
-	bool is_map = batch->encoding == OKV_BATCH_MAP;
-	msgpack_packer *p = &batch->packer;
 	size_t size = batch->buffer.size;
-	int ret;
 
-	ret = is_map ? msgpack_pack_map(p, 1) | pack_text(p, "type") : msgpack_pack_array(p, 1);
-	ret |= pack_text(p, "AllBlocksCleared");
-	return event_end(batch, size, ret);
+	return event_end(batch, size, event_begin(batch, "AllBlocksCleared", 0, 0));
 }
 
 int okv_batch_take(struct okv_batch *batch, double when, void **bytes, size_t *nr_bytes)
@@ -173,7 +163,7 @@ int okv_batch_take(struct okv_batch *batch, double when, void **bytes, size_t *n
 
 	msgpack_sbuffer_init(&head);
 	msgpack_packer_init(&p, &head, msgpack_sbuffer_write);
-	ret = msgpack_pack_array(&p, 2) | msgpack_pack_double(&p, when) | msgpack_pack_array(&p, batch->nr);
+	ret = msgpack_pack_array(&p, 2) || msgpack_pack_double(&p, when) || msgpack_pack_array(&p, batch->nr);
 	nr = head.size + batch->buffer.size;
 	if (!ret && !batch->has_lost)
 		whole = malloc(nr);
