@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <jansson.h>
+
 #include "cmd.h"
 
 static const char *okv_program = "omnikv";
@@ -82,6 +84,20 @@ int okv_output_end(int error)
 		okv_note("the output cannot be written%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
 	is_said = true;
 	return OKV_EXIT_FAILED;
+}
+
+int okv_json_print(json_t *value, size_t flags)
+{
+	int ret = json_dumpf(value, stdout, flags), error = errno;
+
+	putchar('\n');
+	json_decref(value);
+	return okv_output_end(!ret ? 0 : error ? error : EIO);
+}
+
+void okv_json_set(json_t *object, const char *name, uint64_t value)
+{
+	json_object_set_new(object, name, json_integer((json_int_t)value));
 }
 
 /* --help and --usage are argp's own. */
@@ -242,30 +258,28 @@ void okv_progress_fini(struct okv_progress *progress)
 	progress->is_shown = false;
 }
 
-const char *okv_bytes_text(uint64_t bytes, char text[24])
+/* In the first unit whole, in others with two digits. */
+static const char *scaled(uint64_t number, double step, const char *const *units, char text[24])
 {
-	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
-	double value = (double)bytes;
+	double value = (double)number;
 	int i = 0;
 
-	while (value >= 1024 && i < 6) {
-		value /= 1024;
-		i++;
-	}
+	for (; value >= step && units[i + 1]; i++)
+		value /= step;
 	snprintf(text, 24, i ? "%.2f %s" : "%.0f %s", value, units[i]);
 	return text;
 }
 
+const char *okv_bytes_text(uint64_t bytes, char text[24])
+{
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", NULL };
+
+	return scaled(bytes, 1024, units, text);
+}
+
 const char *okv_ns_text(uint64_t ns, char text[24])
 {
-	static const char *const units[] = { "ns", "us", "ms", "s" };
-	double value = (double)ns;
-	int i = 0;
+	static const char *const units[] = { "ns", "us", "ms", "s", NULL };
 
-	while (value >= 1000 && i < 3) {
-		value /= 1000;
-		i++;
-	}
-	snprintf(text, 24, i ? "%.2f %s" : "%.0f %s", value, units[i]);
-	return text;
+	return scaled(ns, 1000, units, text);
 }

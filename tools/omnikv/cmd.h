@@ -48,6 +48,10 @@ void okv_cmd_parse(const struct argp *argp, int argc, char **argv, void *input);
 void okv_usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 /** Is all of standard output written? @error: that of a write before, or 0. Else says so once; OKV_EXIT_FAILED. */
 int okv_output_end(int error);
+/** Print @value with flags of jansson and an end of line, drop it, and end the output. */
+int okv_json_print(struct json_t *value, size_t flags);
+/** One whole number of an object. */
+void okv_json_set(struct json_t *object, const char *name, uint64_t value);
 /** Print "PROGRAM: text". Returns OKV_EXIT_FAILED. */
 int okv_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /** Print "PROGRAM: text" and exit with 1. */

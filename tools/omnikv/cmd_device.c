@@ -40,7 +40,6 @@ static int print_json(const struct omnikv_device_entry *gpus, uint32_t nr, const
 	json_t *object = json_pack("{s:s,s:[s,s,s],s:[]}", "gpu_code", omnikv_device_code(), "devices", "host", "sim",
 				   "sim:kernels", "gpus");
 	uint32_t i;
-	int ret;
 
 	for (i = 0; i < nr; i++)
 		json_array_append_new(json_object_get(object, "gpus"),
@@ -49,10 +48,7 @@ static int print_json(const struct omnikv_device_entry *gpus, uint32_t nr, const
 						(int)gpus[i].compute));
 	if (*why)
 		json_object_set_new(object, nr ? "why_no_gpu_code" : "why_no_gpu", json_string(why));
-	ret = json_dumpf(object, stdout, JSON_INDENT(1));
-	putchar('\n');
-	json_decref(object);
-	return okv_output_end(!ret ? 0 : errno ? errno : EIO);
+	return okv_json_print(object, JSON_INDENT(1));
 }
 
 int okv_cmd_device(int argc, char **argv)

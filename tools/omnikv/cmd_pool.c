@@ -291,15 +291,6 @@ static json_t *clients_array(const struct omnikv_client_entry *clients, int nr)
 	return array;
 }
 
-static int print_json(json_t *value)
-{
-	int ret = json_dumpf(value, stdout, JSON_INDENT(2));
-
-	putchar('\n');
-	json_decref(value);
-	return okv_output_end(!ret ? 0 : errno ? errno : EIO);
-}
-
 static void print_clients(const struct omnikv_client_entry *clients, int nr, const char *indent)
 {
 	char text[24];
@@ -343,7 +334,7 @@ static int pool_list(struct okv_pool_args *args)
 	}
 	okv_kmod_names_free(names, nr);
 	if (args->is_json)
-		return print_json(array);
+		return okv_json_print(array, JSON_INDENT(2));
 	json_decref(array);
 	return OKV_EXIT_DONE;
 }
@@ -373,7 +364,7 @@ static int pool_show(struct okv_pool_args *args)
 		object = pool_object(name);
 		json_object_set_new(object, "holders", clients_array(clients, nr));
 		free(clients);
-		return print_json(object);
+		return okv_json_print(object, JSON_INDENT(2));
 	}
 	print_pool_line(name);
 	for (i = 0; i < NR(state_files); i++)

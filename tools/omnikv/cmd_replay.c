@@ -555,11 +555,6 @@ static const char *okv_page_kind_name(uint32_t kind)
 	}
 }
 
-static void okv_set(json_t *object, const char *name, uint64_t value)
-{
-	json_object_set_new(object, name, json_integer((json_int_t)value));
-}
-
 static void okv_set_real(json_t *object, const char *name, double value)
 {
 	json_object_set_new(object, name, json_real(value));
@@ -574,8 +569,8 @@ static json_t *okv_percentiles_json(uint64_t p50, uint64_t p99)
 {
 	json_t *object = json_object();
 
-	okv_set(object, "p50", p50);
-	okv_set(object, "p99", p99);
+	okv_json_set(object, "p50", p50);
+	okv_json_set(object, "p99", p99);
 	return object;
 }
 
@@ -594,27 +589,27 @@ static json_t *okv_config_json(const struct okv_replay_args *args, const struct 
 	}
 	json_object_set_new(object, "traces", traces);
 	okv_set_text(object, "workload", args->workload);
-	okv_set(object, "seed", config->seed);
+	okv_json_set(object, "seed", config->seed);
 	okv_set_text(object, "mode", config->is_by_arrival ? "by-arrival" : "as-fast-as-possible");
-	okv_set(object, "concurrency", config->is_by_arrival ? config->concurrency : 1);
+	okv_json_set(object, "concurrency", config->is_by_arrival ? config->concurrency : 1);
 	okv_set_text(object, "model", plan->layout.name);
-	okv_set(object, "block_tokens", plan->block_tokens);
-	okv_set(object, "scale", plan->scale);
-	okv_set(object, "granule_bytes", plan->granule_bytes);
-	okv_set(object, "block_bytes", omnikv_plan_block_bytes(plan));
-	okv_set(object, "checkpoint_bytes", omnikv_plan_checkpoint_bytes(plan));
+	okv_json_set(object, "block_tokens", plan->block_tokens);
+	okv_json_set(object, "scale", plan->scale);
+	okv_json_set(object, "granule_bytes", plan->granule_bytes);
+	okv_json_set(object, "block_bytes", omnikv_plan_block_bytes(plan));
+	okv_json_set(object, "checkpoint_bytes", omnikv_plan_checkpoint_bytes(plan));
 	okv_set_text(object, "tenant", config->tenant);
 	okv_set_text(object, "pool", args->pool_spec);
-	okv_set(object, "pool_asked_bytes", args->pool_info.asked_bytes);
-	okv_set(object, "pool_usable_bytes", args->pool_info.usable_bytes);
+	okv_json_set(object, "pool_asked_bytes", args->pool_info.asked_bytes);
+	okv_json_set(object, "pool_usable_bytes", args->pool_info.usable_bytes);
 	okv_set_text(object, "pool_pages", okv_page_kind_name(args->pool_info.page_kind));
 	okv_set_text(object, "numa", args->numa);
 	okv_set_text(object, "eviction", config->eviction);
 	json_object_set_new(object, "hints", json_boolean(config->with_hints));
 	okv_set_text(object, "device", config->device);
 	okv_set_text(object, "gpu", config->gpu->name);
-	okv_set(object, "slots", config->nr_slots);
-	okv_set(object, "slot_tokens", res->slot_tokens);
+	okv_json_set(object, "slots", config->nr_slots);
+	okv_json_set(object, "slot_tokens", res->slot_tokens);
 	json_object_set_new(object, "verify_checksums", json_boolean(config->is_verified));
 	json_object_set_new(object, "shuffle", json_boolean(config->is_shuffled));
 	okv_set_text(object, "inject", args->inject);
@@ -628,30 +623,30 @@ static json_t *okv_spill_json(const struct okv_replay_args *args, const struct o
 
 	okv_set_text(object, "path", args->spill_path);
 	okv_set_text(object, "admit", args->spill_admit ? args->spill_admit : "all");
-	okv_set(object, "capacity_bytes", stats->capacity_bytes);
-	okv_set(object, "segment_bytes", stats->segment_bytes);
-	okv_set(object, "records", stats->nr_records);
+	okv_json_set(object, "capacity_bytes", stats->capacity_bytes);
+	okv_json_set(object, "segment_bytes", stats->segment_bytes);
+	okv_json_set(object, "records", stats->nr_records);
 	json_object_set_new(object, "direct_io", json_boolean(stats->is_direct));
 	json_object_set_new(object, "io_uring", json_boolean(stats->is_uring));
 	json_object_set_new(object, "registered_memory", json_boolean(stats->is_registered));
-	okv_set(object, "queue_depth", stats->queue_depth);
+	okv_json_set(object, "queue_depth", stats->queue_depth);
 	okv_set_real(object, "open_s", stats->open_s);
-	okv_set(object, "recovered_blocks", stats->recovered_records);
-	okv_set(object, "recovered_hits", res->manager.blocks_hit_recovered);
-	okv_set(object, "lost_segments", stats->lost_segments);
-	okv_set(object, "blocks_spilled", res->manager.blocks_spilled);
-	okv_set(object, "blocks_fetched", res->manager.blocks_fetched);
-	okv_set(object, "blocks_staged", res->manager.blocks_staged);
-	okv_set(object, "lookups_without_room", res->manager.lookups_without_room);
-	okv_set(object, "blocks_not_admitted", res->manager.blocks_not_admitted);
-	okv_set(object, "blocks_lost", res->manager.blocks_lost);
-	okv_set(object, "blocks_bad", res->manager.blocks_bad);
-	okv_set(object, "blocks_flushed", res->blocks_flushed);
-	okv_set(object, "blocks_moved", stats->moved_records);
-	okv_set(object, "segments_reclaimed", stats->reclaimed_segments);
+	okv_json_set(object, "recovered_blocks", stats->recovered_records);
+	okv_json_set(object, "recovered_hits", res->manager.blocks_hit_recovered);
+	okv_json_set(object, "lost_segments", stats->lost_segments);
+	okv_json_set(object, "blocks_spilled", res->manager.blocks_spilled);
+	okv_json_set(object, "blocks_fetched", res->manager.blocks_fetched);
+	okv_json_set(object, "blocks_staged", res->manager.blocks_staged);
+	okv_json_set(object, "lookups_without_room", res->manager.lookups_without_room);
+	okv_json_set(object, "blocks_not_admitted", res->manager.blocks_not_admitted);
+	okv_json_set(object, "blocks_lost", res->manager.blocks_lost);
+	okv_json_set(object, "blocks_bad", res->manager.blocks_bad);
+	okv_json_set(object, "blocks_flushed", res->blocks_flushed);
+	okv_json_set(object, "blocks_moved", stats->moved_records);
+	okv_json_set(object, "segments_reclaimed", stats->reclaimed_segments);
 	okv_set_real(object, "written_over_stored", okv_ratio(stats->write_bytes, stats->stored_bytes));
-	okv_set(object, "errors", stats->nr_errors);
-	okv_set(object, "timeouts", stats->nr_timeouts);
+	okv_json_set(object, "errors", stats->nr_errors);
+	okv_json_set(object, "timeouts", stats->nr_timeouts);
 	return object;
 }
 
@@ -660,83 +655,83 @@ static json_t *okv_daemon_json(const struct okv_replay_args *args, const struct 
 	const struct okv_clients_result *clients = &args->clients;
 	json_t *object = json_object();
 
-	okv_set(object, "clients", clients->nr_clients);
-	okv_set(object, "lookups_waited", clients->nr_waits);
-	okv_set(object, "lookups_late", clients->nr_late);
-	okv_set(object, "blocks_imported", res->manager.blocks_imported);
-	okv_set(object, "blocks_published", res->manager.blocks_published);
-	okv_set(object, "blocks_unpublished", res->manager.blocks_unpublished + res->manager.blocks_queued);
-	okv_set(object, "blocks", clients->daemon.nr_blocks);
-	okv_set(object, "leased_blocks", clients->daemon.nr_leased_blocks);
-	okv_set(object, "blocks_spilled", res->manager.blocks_spilled);
-	okv_set(object, "blocks_fetched", res->manager.blocks_fetched);
-	okv_set(object, "blocks_lost", res->manager.blocks_lost);
-	okv_set(object, "clients_killed", clients->nr_clients_killed);
-	okv_set(object, "daemons_killed", clients->nr_daemons_killed);
-	okv_set(object, "requests_lost", clients->nr_requests_lost);
-	okv_set(object, "requests_delayed", clients->nr_away);
-	okv_set(object, "private_bytes", clients->pool.state_bytes[OMNIKV_EXTENT_PRIVATE]);
-	okv_set(object, "quarantined_bytes", clients->pool.state_bytes[OMNIKV_EXTENT_QUARANTINED]);
+	okv_json_set(object, "clients", clients->nr_clients);
+	okv_json_set(object, "lookups_waited", clients->nr_waits);
+	okv_json_set(object, "lookups_late", clients->nr_late);
+	okv_json_set(object, "blocks_imported", res->manager.blocks_imported);
+	okv_json_set(object, "blocks_published", res->manager.blocks_published);
+	okv_json_set(object, "blocks_unpublished", res->manager.blocks_unpublished + res->manager.blocks_queued);
+	okv_json_set(object, "blocks", clients->daemon.nr_blocks);
+	okv_json_set(object, "leased_blocks", clients->daemon.nr_leased_blocks);
+	okv_json_set(object, "blocks_spilled", res->manager.blocks_spilled);
+	okv_json_set(object, "blocks_fetched", res->manager.blocks_fetched);
+	okv_json_set(object, "blocks_lost", res->manager.blocks_lost);
+	okv_json_set(object, "clients_killed", clients->nr_clients_killed);
+	okv_json_set(object, "daemons_killed", clients->nr_daemons_killed);
+	okv_json_set(object, "requests_lost", clients->nr_requests_lost);
+	okv_json_set(object, "requests_delayed", clients->nr_away);
+	okv_json_set(object, "private_bytes", clients->pool.state_bytes[OMNIKV_EXTENT_PRIVATE]);
+	okv_json_set(object, "quarantined_bytes", clients->pool.state_bytes[OMNIKV_EXTENT_QUARANTINED]);
 	return object;
 }
 
-static void okv_print_json(const struct okv_replay_args *args, const struct okv_trace *trace,
-			   const struct omnikv_plan *plan, const struct okv_replay_result *res)
+static int okv_print_json(const struct okv_replay_args *args, const struct okv_trace *trace,
+			  const struct omnikv_plan *plan, const struct okv_replay_result *res)
 {
 	json_t *root = json_object();
 
-	okv_set(root, "requests", res->nr_requests);
-	okv_set(root, "requests_refused", res->nr_refused);
-	okv_set(root, "requests_failed", res->nr_failed);
-	okv_set(root, "steps_recomputed", res->nr_recomputed);
-	okv_set(root, "malformed_lines", trace->nr_malformed);
-	okv_set(root, "prompt_tokens", res->prompt_tokens);
-	okv_set(root, "tokens_hit", res->tokens_hit);
-	okv_set(root, "tokens_missed", res->prompt_tokens - res->tokens_hit);
-	okv_set(root, "blocks_referenced", res->blocks_referenced);
-	okv_set(root, "blocks_hit", res->blocks_hit);
-	okv_set(root, "blocks_hit_dram", res->blocks_hit - res->blocks_hit_nvme);
-	okv_set(root, "blocks_hit_nvme", res->blocks_hit_nvme);
-	okv_set(root, "blocks_hit_recovered", res->manager.blocks_hit_recovered);
-	okv_set(root, "blocks_recovered", res->manager.blocks_recovered);
-	okv_set(root, "blocks_dropped", res->manager.blocks_dropped);
-	okv_set(root, "index_bytes", res->manager.index_bytes);
-	okv_set(root, "blocks_missed", res->blocks_referenced - res->blocks_hit);
+	okv_json_set(root, "requests", res->nr_requests);
+	okv_json_set(root, "requests_refused", res->nr_refused);
+	okv_json_set(root, "requests_failed", res->nr_failed);
+	okv_json_set(root, "steps_recomputed", res->nr_recomputed);
+	okv_json_set(root, "malformed_lines", trace->nr_malformed);
+	okv_json_set(root, "prompt_tokens", res->prompt_tokens);
+	okv_json_set(root, "tokens_hit", res->tokens_hit);
+	okv_json_set(root, "tokens_missed", res->prompt_tokens - res->tokens_hit);
+	okv_json_set(root, "blocks_referenced", res->blocks_referenced);
+	okv_json_set(root, "blocks_hit", res->blocks_hit);
+	okv_json_set(root, "blocks_hit_dram", res->blocks_hit - res->blocks_hit_nvme);
+	okv_json_set(root, "blocks_hit_nvme", res->blocks_hit_nvme);
+	okv_json_set(root, "blocks_hit_recovered", res->manager.blocks_hit_recovered);
+	okv_json_set(root, "blocks_recovered", res->manager.blocks_recovered);
+	okv_json_set(root, "blocks_dropped", res->manager.blocks_dropped);
+	okv_json_set(root, "index_bytes", res->manager.index_bytes);
+	okv_json_set(root, "blocks_missed", res->blocks_referenced - res->blocks_hit);
 	okv_set_real(root, "hit_ratio", okv_ratio(res->blocks_hit, res->blocks_referenced));
 	okv_set_real(root, "hit_ratio_dram", okv_ratio(res->blocks_hit - res->blocks_hit_nvme, res->blocks_referenced));
 	okv_set_real(root, "hit_ratio_nvme", okv_ratio(res->blocks_hit_nvme, res->blocks_referenced));
-	okv_set(root, "bytes_h2d", res->device.h2d_bytes);
-	okv_set(root, "bytes_d2h", res->device.d2h_bytes);
-	okv_set(root, "bytes_spilled", res->manager.bytes_spilled);
-	okv_set(root, "bytes_fetched", res->manager.bytes_fetched);
-	okv_set(root, "loads_verified", res->loads_verified);
-	okv_set(root, "bytes_verified", res->bytes_verified);
-	okv_set(root, "wrong_bytes", res->wrong_bytes);
+	okv_json_set(root, "bytes_h2d", res->device.h2d_bytes);
+	okv_json_set(root, "bytes_d2h", res->device.d2h_bytes);
+	okv_json_set(root, "bytes_spilled", res->manager.bytes_spilled);
+	okv_json_set(root, "bytes_fetched", res->manager.bytes_fetched);
+	okv_json_set(root, "loads_verified", res->loads_verified);
+	okv_json_set(root, "bytes_verified", res->bytes_verified);
+	okv_json_set(root, "wrong_bytes", res->wrong_bytes);
 	okv_set_text(root, "first_wrong", res->first_wrong[0] ? res->first_wrong : NULL);
-	okv_set(root, "checksum_errors", res->pipe.checksum_errors);
-	okv_set(root, "transfers_failed", res->device.nr_failed);
-	okv_set(root, "injected", res->nr_injected);
-	okv_set(root, "blocks_committed", res->blocks_committed);
-	okv_set(root, "blocks_deduplicated", res->manager.blocks_deduplicated);
-	okv_set(root, "blocks_evicted", res->manager.blocks_evicted);
-	okv_set(root, "hash_collisions", res->manager.hash_collisions);
-	okv_set(root, "steps", res->nr_steps);
+	okv_json_set(root, "checksum_errors", res->pipe.checksum_errors);
+	okv_json_set(root, "transfers_failed", res->device.nr_failed);
+	okv_json_set(root, "injected", res->nr_injected);
+	okv_json_set(root, "blocks_committed", res->blocks_committed);
+	okv_json_set(root, "blocks_deduplicated", res->manager.blocks_deduplicated);
+	okv_json_set(root, "blocks_evicted", res->manager.blocks_evicted);
+	okv_json_set(root, "hash_collisions", res->manager.hash_collisions);
+	okv_json_set(root, "steps", res->nr_steps);
 	okv_set_real(root, "exposed_transfer_s", (double)res->device.stall_ns / 1e9);
 	okv_set_real(root, "compute_s", (double)res->device.compute_ns / 1e9);
 	okv_set_real(root, "device_s", (double)res->device.clock_ns / 1e9);
-	okv_set(root, "peak_hbm_bytes", res->device.hbm_peak_bytes);
-	okv_set(root, "peak_dram_bytes", res->manager.peak_used_bytes);
-	okv_set(root, "peak_nvme_bytes", args->spill.peak_bytes);
+	okv_json_set(root, "peak_hbm_bytes", res->device.hbm_peak_bytes);
+	okv_json_set(root, "peak_dram_bytes", res->manager.peak_used_bytes);
+	okv_json_set(root, "peak_nvme_bytes", args->spill.peak_bytes);
 	if (args->spill_path)
 		json_object_set_new(root, "spill", okv_spill_json(args, res));
 	okv_set_real(root, "allocated_over_needed", omnikv_plan_overhead(plan));
-	okv_set(root, "tail_blocks_committed", res->tail_blocks_committed);
+	okv_json_set(root, "tail_blocks_committed", res->tail_blocks_committed);
 	okv_set_real(root, "tail_allocated_over_needed", okv_ratio(res->tail_allocated_bytes, res->tail_needed_bytes));
 	okv_set_real(root, "mean_run_blocks", res->manager.mean_run_blocks);
-	okv_set(root, "leaked_bytes", res->leaked_bytes);
-	okv_set(root, "leaked_leases", res->leaked_leases);
+	okv_json_set(root, "leaked_bytes", res->leaked_bytes);
+	okv_json_set(root, "leaked_leases", res->leaked_leases);
 	okv_set_text(root, "check", res->check[0] ? res->check : "ok");
-	okv_set(root, "max_rss_bytes", okv_max_rss_bytes());
+	okv_json_set(root, "max_rss_bytes", okv_max_rss_bytes());
 	okv_set_real(root, "wall_s", res->wall_s);
 	json_object_set_new(root, "lookup_ns", okv_percentiles_json(res->lookup_p50_ns, res->lookup_p99_ns));
 	if (args->replay.is_by_arrival)
@@ -745,9 +740,7 @@ static void okv_print_json(const struct okv_replay_args *args, const struct okv_
 		json_object_set_new(root, "daemon", okv_daemon_json(args, res));
 	json_object_set_new(root, "config", okv_config_json(args, plan, res));
 
-	json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-	putchar('\n');
-	json_decref(root);
+	return okv_json_print(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
 }
 
 static void okv_print_spill(const struct okv_replay_args *args, const struct okv_replay_result *res)
@@ -1019,7 +1012,7 @@ int okv_cmd_replay(int argc, char **argv)
 		goto out;
 	}
 	if (args.is_json)
-		okv_print_json(&args, &trace, plan, &result);
+		status = okv_print_json(&args, &trace, plan, &result);
 	else
 		okv_print_summary(&args, &trace, plan, &result);
 	if (okv_output_end(0))

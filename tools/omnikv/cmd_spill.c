@@ -16,6 +16,8 @@
 
 #include "cmd.h"
 
+#define JSON_FLAGS	(JSON_INDENT(1) | JSON_REAL_PRECISION(9))
+
 enum {
 	OPT_JSON = 'j',
 	OPT_QUARANTINE = 256,
@@ -70,19 +72,6 @@ static const struct argp okv_argp = {
 	       "  omnikv spill check --quarantine /var/cache/omnikv",
 };
 
-static void okv_set(json_t *object, const char *name, uint64_t value)
-{
-	json_object_set_new(object, name, json_integer((json_int_t)value));
-}
-
-static int okv_print_json(json_t *object)
-{
-	json_dumpf(object, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-	putchar('\n');
-	json_decref(object);
-	return OKV_EXIT_DONE;
-}
-
 static int okv_stat(const struct okv_spill_args *args, const struct omnikv_spill_stats *stats)
 {
 	char a[24], b[24];
@@ -91,17 +80,17 @@ static int okv_stat(const struct okv_spill_args *args, const struct omnikv_spill
 		json_t *object = json_object();
 
 		json_object_set_new(object, "path", json_string(args->path));
-		okv_set(object, "owner_pid", stats->owner_pid);
-		okv_set(object, "segment_bytes", stats->segment_bytes);
-		okv_set(object, "segments", stats->nr_segments);
-		okv_set(object, "segments_free", stats->nr_free_segments);
-		okv_set(object, "segments_without_table", stats->recovered_scanned);
-		okv_set(object, "segments_unreadable", stats->lost_segments);
-		okv_set(object, "used_bytes", stats->used_bytes);
-		okv_set(object, "blocks", stats->nr_records);
-		okv_set(object, "block_bytes", stats->live_bytes);
+		okv_json_set(object, "owner_pid", stats->owner_pid);
+		okv_json_set(object, "segment_bytes", stats->segment_bytes);
+		okv_json_set(object, "segments", stats->nr_segments);
+		okv_json_set(object, "segments_free", stats->nr_free_segments);
+		okv_json_set(object, "segments_without_table", stats->recovered_scanned);
+		okv_json_set(object, "segments_unreadable", stats->lost_segments);
+		okv_json_set(object, "used_bytes", stats->used_bytes);
+		okv_json_set(object, "blocks", stats->nr_records);
+		okv_json_set(object, "block_bytes", stats->live_bytes);
 		json_object_set_new(object, "open_s", json_real(stats->open_s));
-		return okv_print_json(object);
+		return okv_json_print(object, JSON_FLAGS);
 	}
 	printf("store       %s\n", args->path);
 	if (stats->owner_pid)
@@ -143,13 +132,13 @@ static int okv_check(const struct okv_spill_args *args, struct omnikv_spill *spi
 		json_t *object = json_object();
 
 		json_object_set_new(object, "path", json_string(args->path));
-		okv_set(object, "blocks", check.nr_records);
-		okv_set(object, "bytes", check.nr_bytes);
-		okv_set(object, "bad", check.nr_bad);
-		okv_set(object, "unreadable", check.nr_unreadable);
-		okv_set(object, "quarantined", check.nr_quarantined);
+		okv_json_set(object, "blocks", check.nr_records);
+		okv_json_set(object, "bytes", check.nr_bytes);
+		okv_json_set(object, "bad", check.nr_bad);
+		okv_json_set(object, "unreadable", check.nr_unreadable);
+		okv_json_set(object, "quarantined", check.nr_quarantined);
 		json_object_set_new(object, "first_bad", check.first_bad[0] ? json_string(check.first_bad) : json_null());
-		okv_print_json(object);
+		okv_json_print(object, JSON_FLAGS);
 	} else {
 		printf("checked     %llu blocks, %s\n", (unsigned long long)check.nr_records,
 		       okv_bytes_text(check.nr_bytes, a));

@@ -221,8 +221,5 @@ int okv_cmd_status(int argc, char **argv)
 	}
 	if (!object)
 		return OKV_EXIT_DONE;
-	ret = json_dumpf(object, stdout, JSON_INDENT(2));
-	putchar('\n');
-	json_decref(object);
-	return okv_output_end(!ret ? 0 : errno ? errno : EIO);
+	return okv_json_print(object, JSON_INDENT(2));
 }
