@@ -18,9 +18,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "error.h"
 #include "failpoint.h"
 #include "fd.h"
@@ -57,14 +57,6 @@ struct okv_conn {
 	unsigned char		*buf;		/* [OKV_WIRE_FRAME_MAX] */
 };
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 /* A connection that breaks may be made again at once: its daemon was started anew, as far as can be known. */
 static void drop_locked(struct okv_conn *conn)
 {
@@ -78,7 +70,7 @@ static void drop_locked(struct okv_conn *conn)
 /* Nobody there: not before a pause. */
 static void rest_locked(struct okv_conn *conn)
 {
-	conn->not_before_ns = now_ns() + conn->pause_ns;
+	conn->not_before_ns = okv_monotonic_ns() + conn->pause_ns;
 	conn->pause_ns = conn->pause_ns * 2 < PAUSE_MAX_NS ? conn->pause_ns * 2 : PAUSE_MAX_NS;
 }
 
@@ -99,7 +91,7 @@ static int lock_until(struct okv_conn *conn, uint64_t until_ns)
 
 static uint64_t until_of(const struct okv_conn *conn, uint32_t timeout_ms)
 {
-	return now_ns() + (timeout_ms ? timeout_ms : conn->timeout_ms) * 1000000ull;
+	return okv_monotonic_ns() + (timeout_ms ? timeout_ms : conn->timeout_ms) * 1000000ull;
 }
 
 /* It was silent a moment ago, and still is. */
@@ -107,7 +99,7 @@ static bool is_silent_locked(const struct okv_conn *conn)
 {
 	struct pollfd pfd = { .fd = conn->fd, .events = POLLIN };
 
-	return conn->is_slow && now_ns() < conn->ask_again_ns && poll(&pfd, 1, 0) <= 0;
+	return conn->is_slow && okv_monotonic_ns() < conn->ask_again_ns && poll(&pfd, 1, 0) <= 0;
 }
 
 /* 0, or -ETIME. */
@@ -116,7 +108,7 @@ static int wait_for(int fd, short events, uint64_t deadline_ns)
 	struct pollfd pfd = { .fd = fd, .events = events };
 
 	for (;;) {
-		uint64_t now = now_ns();
+		uint64_t now = okv_monotonic_ns();
 		int ret;
 
 		if (now >= deadline_ns)
@@ -366,7 +358,7 @@ static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 
 	if (conn->fd >= 0)
 		return 0;
-	if (now_ns() < conn->not_before_ns)
+	if (okv_monotonic_ns() < conn->not_before_ns)
 		return -ENOTCONN;
 	conn->fd = okv_fd_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	if (conn->fd < 0)

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "failpoint.h"
 #include "kernels/kernels.h"
@@ -23,14 +22,6 @@
 #define PAGE_BYTES	UINT64_C(4096)
 
 static const struct okv_device_ops *const kinds[] = { &okv_device_host, &okv_device_sim, &okv_device_cuda };
-
-uint64_t okv_monotonic_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static void set_error(struct omnikv_error *err, const char *text)
 {

@@ -16,6 +16,8 @@
 
 #include <omnikv/device.h>
 
+#include "clock.h"
+
 struct omnikv_ring;
 struct okv_op;
 
@@ -180,8 +182,6 @@ void okv_event_fire(struct omnikv_event *event, int status);
 /** As that, with the device's lock held. */
 void okv_event_fire_locked(struct omnikv_event *event, int status);
 
-/** CLOCK_MONOTONIC in nanoseconds. */
-uint64_t okv_monotonic_ns(void);
 /** @a + @b, or UINT64_MAX. */
 static inline uint64_t okv_add_sat(uint64_t a, uint64_t b)
 {

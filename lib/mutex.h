@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "clock.h"
+
 /* GCC says it by a macro, clang by a feature. */
 #if defined(__SANITIZE_THREAD__)
 #define OKV_HAVE_TSAN 1
@@ -27,11 +29,9 @@ static inline int okv_mutex_lock_until(pthread_mutex_t *mutex, uint64_t until_ns
 #ifdef OKV_HAVE_TSAN
 	/* Thread sanitizers before GCC 13's do not know pthread_mutex_clocklock(): a try now and then. */
 	const struct timespec pause = { 0, 200000 };
-	struct timespec now;
 
 	while (pthread_mutex_trylock(mutex)) {
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		if ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec >= until_ns)
+		if (okv_monotonic_ns() >= until_ns)
 			return -ETIME;
 		nanosleep(&pause, NULL);
 	}

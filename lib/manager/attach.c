@@ -15,9 +15,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "conn.h"
 #include "embedded.h"
 #include "error.h"
@@ -106,14 +106,6 @@ struct attached {
 static struct attached *attached_of(struct okv_authority *auth)
 {
 	return (struct attached *)auth;
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
 /* A request whose reply, where it succeeds, is one that this type can have. */
@@ -255,7 +247,7 @@ static struct okv_wire_retain retain_frame(const struct omnikv_retention *how, c
 static void keep(struct remote *remote, uint64_t session, struct kept *new)
 {
 	struct kept **link = &remote->kept, *kept;
-	uint64_t now = now_ns();
+	uint64_t now = okv_monotonic_ns();
 	uint32_t nr = new ? 1 : 0;
 
 	while ((kept = *link)) {
@@ -279,7 +271,7 @@ static void keep(struct remote *remote, uint64_t session, struct kept *new)
 /* @ms from then on, that is from now on; at least one more. */
 static uint32_t ms_left(uint32_t ms, uint64_t since_ns)
 {
-	uint64_t gone = (now_ns() - since_ns) / UINT64_C(1000000);
+	uint64_t gone = (okv_monotonic_ns() - since_ns) / UINT64_C(1000000);
 
 	return !ms ? 0 : gone < ms ? ms - gone : 1;
 }
@@ -452,7 +444,7 @@ static void attached_use(struct okv_authority *auth, void *opaque, const struct 
 		return;
 	}
 	if (!at->uses.count)
-		at->uses_since_ns = now_ns();
+		at->uses_since_ns = okv_monotonic_ns();
 	out = &at->use[at->uses.count++];
 	*out = (struct okv_wire_use){
 		.space = remote->space,
@@ -461,7 +453,7 @@ static void attached_use(struct okv_authority *auth, void *opaque, const struct 
 	};
 	if (use->last)
 		out->last = *use->last;
-	is_due = at->uses.count == OKV_WIRE_USES_MAX || now_ns() - at->uses_since_ns > USES_NS;
+	is_due = at->uses.count == OKV_WIRE_USES_MAX || okv_monotonic_ns() - at->uses_since_ns > USES_NS;
 	pthread_mutex_unlock(&at->lock);
 	if (is_due)
 		flush_uses(at);
@@ -998,10 +990,10 @@ static int attached_retain(struct okv_authority *auth, void *opaque, const struc
 		kept = malloc(sizeof(*kept));
 		if (!kept)
 			return -ENOMEM;
-		*kept = (struct kept){ .how = *how, .key = *key, .position = position, .since_ns = now_ns() };
+		*kept = (struct kept){ .how = *how, .key = *key, .position = position, .since_ns = okv_monotonic_ns() };
 	}
 	flush_uses(at);
-	if (okv_mutex_lock_until(&at->retain_lock, now_ns() + at->deadline_ms * UINT64_C(1000000))) {
+	if (okv_mutex_lock_until(&at->retain_lock, okv_monotonic_ns() + at->deadline_ms * UINT64_C(1000000))) {
 		free(kept);
 		return -ENOTCONN;
 	}
@@ -1090,7 +1082,7 @@ static int attached_wait(struct okv_authority *auth, void *opaque, const struct 
 	struct attached *at = attached_of(auth);
 	const struct okv_conn_hooks hooks = { .open_ms = at->deadline_ms };
 	const struct remote *remote = opaque;
-	uint64_t until_ns = now_ns() + ((uint64_t)timeout_ms + at->deadline_ms) * 1000000, now;
+	uint64_t until_ns = okv_monotonic_ns() + ((uint64_t)timeout_ms + at->deadline_ms) * 1000000, now;
 	int ret;
 
 	memcpy(wait.identity, remote->identity, sizeof(wait.identity));
@@ -1099,7 +1091,7 @@ static int attached_wait(struct okv_authority *auth, void *opaque, const struct 
 		return ret;
 	if (!at->wait_conn)
 		ret = okv_conn_open(okv_conn_path(at->conn), &hooks, &at->wait_conn, NULL);
-	now = now_ns();
+	now = okv_monotonic_ns();
 	if (!ret && now >= until_ns)
 		ret = -ETIME;
 	if (!ret) {

@@ -9,8 +9,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "error.h"
 #include "manager/import.h"
 #include "option.h"
@@ -20,14 +20,6 @@ struct okv_retentions {
 	struct okv_ranks	*ranks;
 	uint64_t		nr_granules[OKV_RETAIN_KINDS];
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static struct okv_retained *retained_of(struct okv_rank *rank)
 {
@@ -318,7 +310,7 @@ static struct okv_retained *retained_new(struct omnikv_space *space, uint64_t ow
 					 uint32_t entry)
 {
 	struct okv_retained *retained = calloc(1, sizeof(*retained));
-	uint64_t now = now_ns(), next_ms = how->next_use_ms;
+	uint64_t now = okv_monotonic_ns(), next_ms = how->next_use_ms;
 	/* A hint alone ends by itself as well: when it has been late for as long as it said. */
 	uint64_t ttl_ms = how->ttl_ms ? how->ttl_ms : 2 * next_ms;
 
@@ -385,7 +377,7 @@ void okv_retain_expire(struct omnikv_manager *manager)
 
 	if (!manager->retentions || !okv_ranks_count(manager->retentions->ranks))
 		return;
-	now = now_ns();
+	now = okv_monotonic_ns();
 	while ((first = okv_ranks_first(manager->retentions->ranks)) && first->until_ns <= now) {
 		okv_retain_end(manager, retained_of(first));
 		manager->stats.retentions_expired++;

@@ -28,6 +28,7 @@
 
 #include <liburing.h>
 
+#include "clock.h"
 #include "error.h"
 #include "fd.h"
 #include "failpoint.h"
@@ -74,11 +75,8 @@ static struct okv_disk_file *file_of(struct okv_disk *disk)
 
 static uint64_t file_now_ns(struct okv_disk *disk)
 {
-	struct timespec ts;
-
 	(void)disk;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * UINT64_C(1000000000) + ts.tv_nsec;
+	return okv_monotonic_ns();
 }
 
 static void say(struct okv_disk_file *file, const char *line)

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "cmd.h"
 #include "conn.h"
 #include "error.h"
@@ -200,7 +201,7 @@ static int kill_somebody(struct clients *cl)
 	uint32_t place;
 	int ret = 0;
 
-	if (!cl->config->kill_ms || okv_now_ns() < cl->next_kill_ns)
+	if (!cl->config->kill_ms || okv_monotonic_ns() < cl->next_kill_ns)
 		return 0;
 	if (cl->is_daemons_turn) {
 		okv_own_daemon_stop(&cl->daemon, SIGKILL);
@@ -216,7 +217,7 @@ static int kill_somebody(struct clients *cl)
 		}
 	}
 	cl->is_daemons_turn = !cl->is_daemons_turn;
-	cl->next_kill_ns = okv_now_ns() + cl->config->kill_ms * UINT64_C(1000000);
+	cl->next_kill_ns = okv_monotonic_ns() + cl->config->kill_ms * UINT64_C(1000000);
 	return ret;
 }
 
@@ -267,13 +268,13 @@ static int check_daemon(struct clients *cl)
 
 	if (!cl->config->socket)
 		return 0;
-	if (nr_done == cl->nr_done && okv_now_ns() - cl->moved_ns < STALL_NS)
+	if (nr_done == cl->nr_done && okv_monotonic_ns() - cl->moved_ns < STALL_NS)
 		return 0;
 	if (nr_done == cl->nr_done)
 		ret = okv_conn_open(cl->socket, NULL, &conn, &why);
 	okv_conn_close(conn);
 	cl->nr_done = nr_done;
-	cl->moved_ns = okv_now_ns();
+	cl->moved_ns = okv_monotonic_ns();
 	/* One that is gone may come back; the clients wait for it. */
 	return ret == -ETIME ? okv_error_set(cl->err, ret, "%s", why.text) : 0;
 }
@@ -285,8 +286,8 @@ static int play(struct clients *cl)
 
 	for (uint32_t i = 0; i < cl->config->nr_clients && !ret; i++)
 		ret = start_client(cl, i);
-	cl->next_kill_ns = okv_now_ns() + cl->config->kill_ms * UINT64_C(1000000);
-	cl->moved_ns = okv_now_ns();
+	cl->next_kill_ns = okv_monotonic_ns() + cl->config->kill_ms * UINT64_C(1000000);
+	cl->moved_ns = okv_monotonic_ns();
 	while (!ret && nr_running) {
 		pause_ns(STEP_NS);
 		ret = ended_by ? -EINTR : reap(cl, &nr_running);
@@ -442,7 +443,7 @@ int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_r
 		    struct okv_clients_result *clients, struct omnikv_error *err)
 {
 	struct clients cl = { .config = config, .result = clients, .err = err };
-	uint64_t begin_ns = okv_now_ns();
+	uint64_t begin_ns = okv_monotonic_ns();
 	int ret;
 
 	memset(result, 0, sizeof(*result));
@@ -467,6 +468,6 @@ int okv_clients_run(const struct okv_clients_config *config, struct okv_replay_r
 	okv_turns_destroy(cl.turns);
 	if (ret && !err->text[0])
 		snprintf(err->text, sizeof(err->text), "%s", strerror(-ret));
-	result->wall_s = (double)(okv_now_ns() - begin_ns) / 1e9;
+	result->wall_s = (double)(okv_monotonic_ns() - begin_ns) / 1e9;
 	return ret;
 }

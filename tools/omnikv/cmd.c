@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
+#include "clock.h"
 #include "cmd.h"
 
 static const char *okv_program = "omnikv";
@@ -216,19 +216,11 @@ uint64_t okv_size(const char *option, const char *text)
 	return bytes;
 }
 
-uint64_t okv_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
 void okv_progress_init(struct okv_progress *progress, const char *what)
 {
 	*progress = (struct okv_progress) {
 		.what		= what,
-		.start_ns	= okv_now_ns(),
+		.start_ns	= okv_monotonic_ns(),
 		.is_on		= isatty(STDERR_FILENO),
 	};
 }
@@ -240,7 +232,7 @@ void okv_progress_show(struct okv_progress *progress, uint64_t done, uint64_t to
 
 	if (!progress->is_on)
 		return;
-	now = okv_now_ns();
+	now = okv_monotonic_ns();
 	if (now - progress->start_ns < 1000000000 || now - progress->last_ns < 100000000)
 		return;
 	progress->last_ns = now;

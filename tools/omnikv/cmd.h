@@ -83,7 +83,5 @@ void okv_progress_fini(struct okv_progress *progress);
 const char *okv_bytes_text(uint64_t bytes, char text[24]);
 /** "1.50 ms" and the like; @text holds at least 24 bytes. */
 const char *okv_ns_text(uint64_t ns, char text[24]);
-/** CLOCK_MONOTONIC. */
-uint64_t okv_now_ns(void);
 
 #endif /* OKV_CMD_H */

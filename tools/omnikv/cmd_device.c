@@ -4,7 +4,6 @@
  *
  * A machine without a GPU is no failure: the reason stands in its place.
  */
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "cmd.h"
 #include "conn.h"
 
@@ -70,7 +71,7 @@ static void exec_daemon(const struct okv_own_daemon *daemon)
 
 int okv_own_daemon_start(struct okv_own_daemon *daemon, struct omnikv_error *err)
 {
-	uint64_t deadline_ns = okv_now_ns() + START_NS;
+	uint64_t deadline_ns = okv_monotonic_ns() + START_NS;
 	int status, null_fd;
 
 	daemon->pid = fork();
@@ -94,7 +95,7 @@ int okv_own_daemon_start(struct okv_own_daemon *daemon, struct omnikv_error *err
 				 WIFEXITED(status) && WEXITSTATUS(status) == 127 ? ": it is neither beside omnikv nor in PATH" : "");
 			return -EIO;
 		}
-		if (okv_now_ns() > deadline_ns) {
+		if (okv_monotonic_ns() > deadline_ns) {
 			snprintf(err->text, sizeof(err->text), "omnikvd was started and does not answer");
 			return -ETIME;
 		}
@@ -105,13 +106,13 @@ int okv_own_daemon_start(struct okv_own_daemon *daemon, struct omnikv_error *err
 
 void okv_own_daemon_stop(struct okv_own_daemon *daemon, int signal)
 {
-	uint64_t deadline_ns = okv_now_ns() + STOP_NS;
+	uint64_t deadline_ns = okv_monotonic_ns() + STOP_NS;
 
 	if (!daemon->pid)
 		return;
 	kill(daemon->pid, signal);
 	while (waitpid(daemon->pid, NULL, WNOHANG) == 0) {
-		if (okv_now_ns() > deadline_ns)
+		if (okv_monotonic_ns() > deadline_ns)
 			kill(daemon->pid, SIGKILL);
 		pause_ns(STEP_NS);
 	}

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "clock.h"
 #include "cmd.h"
 #include "error.h"
 #include "oracle.h"
@@ -330,7 +331,7 @@ static int okv_hint(struct okv_replay *rp, const struct okv_flight *flight)
 	if (step->next_ns == OKV_SESSION_OVER) {
 		how.next_use_ms = OMNIKV_NEXT_USE_NEVER;
 	} else {
-		ms = (step->next_ns - trace->requests[0].time_ns + OKV_HINTS_AHEAD_NS - (okv_now_ns() - rp->hints_ns)) / 1000000;
+		ms = (step->next_ns - trace->requests[0].time_ns + OKV_HINTS_AHEAD_NS - (okv_monotonic_ns() - rp->hints_ns)) / 1000000;
 		how.ttl_ms = OMNIKV_RETAIN_MS_MAX;
 		how.next_use_ms = ms < OMNIKV_RETAIN_MS_MAX ? ms : OMNIKV_RETAIN_MS_MAX;
 	}
@@ -504,14 +505,14 @@ static void okv_promise(struct okv_replay *rp, const struct okv_flight *flight, 
 static int okv_append(struct okv_replay *rp, struct okv_flight *flight)
 {
 	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
-	uint64_t deadline_ns = okv_now_ns() + rp->config->away_s * UINT64_C(1000000000);
+	uint64_t deadline_ns = okv_monotonic_ns() + rp->config->away_s * UINT64_C(1000000000);
 	bool is_away = false;
 	int ret;
 
 	for (;;) {
 		ret = omnikv_seq_append(flight->seq, flight->req->nr_tokens - flight->hist);
 		if (!rp->config->socket || (ret != -ENOTCONN && ret != -EPIPE && ret != -ETIME) ||
-		    okv_now_ns() > deadline_ns)
+		    okv_monotonic_ns() > deadline_ns)
 			break;
 		if (!is_away && rp->config->turns)
 			rp->config->turns->nr_away++;
@@ -553,11 +554,11 @@ static int okv_admit(struct okv_replay *rp, const struct okv_request *req)
 	if (ret)
 		return ret;
 
-	begin_ns = okv_now_ns();
+	begin_ns = okv_monotonic_ns();
 	ret = okv_open_in_turn(rp, flight, nr_lookup, has_tail ? &tail : NULL);
 	if (ret)
 		return ret;
-	rp->lookup_ns[rp->nr_lookups] = okv_now_ns() - begin_ns;
+	rp->lookup_ns[rp->nr_lookups] = okv_monotonic_ns() - begin_ns;
 
 	flight->hist = omnikv_seq_tokens(flight->seq);
 	okv_promise(rp, flight, OKV_WAIT_MS);
@@ -751,7 +752,7 @@ static int okv_attach(struct okv_replay *rp, const struct omnikv_namespace *ns, 
 {
 	struct omnikv_attach_config config = { .size = sizeof(config) };
 	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
-	uint64_t deadline_ns = okv_now_ns() + rp->config->away_s * UINT64_C(1000000000);
+	uint64_t deadline_ns = okv_monotonic_ns() + rp->config->away_s * UINT64_C(1000000000);
 	int ret;
 
 	for (;;) {
@@ -764,7 +765,7 @@ static int okv_attach(struct okv_replay *rp, const struct omnikv_namespace *ns, 
 			rp->manager = NULL;
 		}
 		if ((ret != -ENOTCONN && ret != -ECONNREFUSED && ret != -ENOENT && ret != -ETIME && ret != -EPIPE) ||
-		    okv_now_ns() > deadline_ns)
+		    okv_monotonic_ns() > deadline_ns)
 			return ret;
 		nanosleep(&ts, NULL);
 	}
@@ -955,7 +956,7 @@ int okv_replay_run(const struct okv_replay_config *config, struct okv_replay_res
 		.slot_tokens	= config->slot_tokens,
 		.tenant_seed	= okv_oracle_text(config->tenant),
 	};
-	uint64_t begin_ns = okv_now_ns();
+	uint64_t begin_ns = okv_monotonic_ns();
 	size_t i;
 	int ret;
 
@@ -971,7 +972,7 @@ int okv_replay_run(const struct okv_replay_config *config, struct okv_replay_res
 	ret = okv_open(&rp, err);
 	if (!ret && config->with_hints)
 		ret = okv_sessions_find(config->trace, &rp.sessions);
-	rp.hints_ns = okv_now_ns();
+	rp.hints_ns = okv_monotonic_ns();
 	if (!ret)
 		ret = okv_play(&rp);
 	if (ret && !err->text[0])
@@ -981,6 +982,6 @@ int okv_replay_run(const struct okv_replay_config *config, struct okv_replay_res
 	okv_percentiles(rp.ttft_ns, rp.nr_ttfts, &result->ttft_p50_ns, &result->ttft_p99_ns);
 	okv_close(&rp, result);
 	free(rp.sessions);
-	result->wall_s = (double)(okv_now_ns() - begin_ns) / 1e9;
+	result->wall_s = (double)(okv_monotonic_ns() - begin_ns) / 1e9;
 	return ret;
 }

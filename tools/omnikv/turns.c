@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "cmd.h"
 
 struct okv_turns *okv_turns_create(uint64_t nr_requests, uint32_t nr_clients)
@@ -40,13 +41,13 @@ void okv_turns_destroy(struct okv_turns *turns)
 
 int okv_turns_wait(struct okv_turns *turns, uint64_t request, uint64_t timeout_ns)
 {
-	uint64_t deadline_ns = okv_now_ns() + timeout_ns, now_ns;
+	uint64_t deadline_ns = okv_monotonic_ns() + timeout_ns, now_ns;
 	uint32_t turn;
 
 	while ((turn = atomic_load(&turns->turn)) < request) {
 		struct timespec ts;
 
-		now_ns = okv_now_ns();
+		now_ns = okv_monotonic_ns();
 		if (now_ns >= deadline_ns)
 			return -ETIME;
 		ts.tv_sec = (deadline_ns - now_ns) / 1000000000u;

@@ -20,6 +20,7 @@
 #include <syslog.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "error.h"
 #include "fd.h"
 #include "manager/manager.h"
@@ -193,7 +194,7 @@ int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 static void progress(void *opaque, uint64_t done_bytes, uint64_t total_bytes)
 {
 	struct okv_daemon *daemon = opaque;
-	uint64_t now = okv_server_now_ns();
+	uint64_t now = okv_monotonic_ns();
 
 	if (now < daemon->told_ns + 1000000000u)
 		return;
@@ -301,7 +302,7 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 	};
 	int ret;
 
-	daemon->since_ns = okv_server_now_ns();
+	daemon->since_ns = okv_monotonic_ns();
 	ret = okv_server_create(&config, &daemon->server);
 	if (ret)
 		return okv_error_set(err, ret, "no memory for the server");

@@ -19,6 +19,7 @@
 
 #include <omnikv/version.h>
 
+#include "clock.h"
 #include "daemon.h"
 #include "error.h"
 #include "share.h"
@@ -203,7 +204,7 @@ static void reload(struct okv_daemon *daemon)
 	const char *fixed;
 	int ret;
 
-	okv_notify("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)okv_server_now_ns() / 1000);
+	okv_notify("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)okv_monotonic_ns() / 1000);
 	ret = read_settings(&overrides, &fresh);
 	/* A unit's socket is where it is, whatever the settings say. */
 	if (!ret && !daemon->owns_socket)

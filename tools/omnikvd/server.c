@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "error.h"
 #include "fd.h"
 
@@ -73,14 +74,6 @@ struct okv_server {
 	bool				has_gone;
 	unsigned char			*in, *out;		/* [OKV_WIRE_FRAME_MAX] */
 };
-
-uint64_t okv_server_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 void okv_server_log(struct okv_server *server, int priority, const char *format, ...)
 {
@@ -259,7 +252,7 @@ static struct okv_peer *peer_new(struct okv_server *server, int fd)
 	peer->server = server;
 	peer->fd = fd;
 	peer->out_tail = &peer->out;
-	peer->since_ns = okv_server_now_ns();
+	peer->since_ns = okv_monotonic_ns();
 	peer->deadline_ns = peer->since_ns + OKV_HELLO_MS * 1000000ull;
 	peer->events = EPOLLIN;
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer->cred, &len)) {
@@ -376,7 +369,7 @@ static void peer_drain(struct okv_peer *peer)
 		for (i = 0; i < packet->nr_fds; i++)
 			close(packet->fds[i]);
 		free(packet);
-		peer->deadline_ns = okv_server_now_ns() + OKV_DRAIN_MS * 1000000ull;
+		peer->deadline_ns = okv_monotonic_ns() + OKV_DRAIN_MS * 1000000ull;
 	}
 	if (peer->state == OKV_PEER_GREETED)
 		peer->deadline_ns = UINT64_MAX;
@@ -409,7 +402,7 @@ static void packet_queue(struct okv_peer *peer, const void *bytes, uint32_t leng
 		}
 	}
 	if (!peer->out)
-		peer->deadline_ns = okv_server_now_ns() + OKV_DRAIN_MS * 1000000ull;
+		peer->deadline_ns = okv_monotonic_ns() + OKV_DRAIN_MS * 1000000ull;
 	*peer->out_tail = packet;
 	peer->out_tail = &packet->next;
 	peer->nr_out++;
@@ -637,7 +630,7 @@ static void accept_ready(struct okv_server *server, int listen_fd)
 		if (fd < 0) {
 			if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 				okv_server_log(server, LOG_WARNING, "cannot accept clients now: %s", strerror(errno));
-				server->accept_again_ns = okv_server_now_ns() + SHORT_OF_FDS_NS;
+				server->accept_again_ns = okv_monotonic_ns() + SHORT_OF_FDS_NS;
 				listen_rest(server, true);
 			}
 			return;
@@ -688,7 +681,7 @@ static void reap(struct okv_server *server)
 /* Ends what is over and returns when the next thing is. */
 static uint64_t look_at_clock(struct okv_server *server)
 {
-	uint64_t now = okv_server_now_ns(), next = UINT64_MAX, at;
+	uint64_t now = okv_monotonic_ns(), next = UINT64_MAX, at;
 	struct okv_peer *peer;
 	uint32_t i;
 
@@ -724,7 +717,7 @@ static uint64_t look_at_clock(struct okv_server *server)
 int okv_server_turn(struct okv_server *server, int timeout_ms)
 {
 	struct epoll_event events[EVENTS_MAX];
-	uint64_t next = look_at_clock(server), now = okv_server_now_ns();
+	uint64_t next = look_at_clock(server), now = okv_monotonic_ns();
 	int nr, i;
 
 	reap(server);
@@ -758,7 +751,7 @@ int okv_server_turn(struct okv_server *server, int timeout_ms)
 /* What peers are owed by now; nothing new is read. */
 static void drain(struct okv_server *server, uint32_t ms)
 {
-	uint64_t end = okv_server_now_ns() + ms * 1000000ull;
+	uint64_t end = okv_monotonic_ns() + ms * 1000000ull;
 	struct timespec pause = { 0, 5000000 };
 	struct okv_peer *peer;
 	bool is_owed;
@@ -773,7 +766,7 @@ static void drain(struct okv_server *server, uint32_t ms)
 		}
 		if (is_owed)
 			nanosleep(&pause, NULL);
-	} while (is_owed && okv_server_now_ns() < end);
+	} while (is_owed && okv_monotonic_ns() < end);
 }
 
 int okv_server_run(struct okv_server *server)

@@ -92,7 +92,7 @@ enum okv_peer_end {
  * @peer_end: the peer's connection is over, and why
  * @stop:     the loop has ended: what is owed is answered now, before it goes out
  * @tick:     at the time that it returned last, or that okv_server_wake() set; returns the next time in ns of
- *            okv_now_ns(), or UINT64_MAX
+ *            okv_monotonic_ns(), or UINT64_MAX
  */
 struct okv_service {
 	const struct okv_frame	*frames;
@@ -180,8 +180,6 @@ struct okv_peer *okv_server_peers(struct okv_server *server);
 struct okv_peer *okv_server_peer(struct okv_server *server, uint64_t number);
 void okv_server_log(struct okv_server *server, int priority, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/** CLOCK_MONOTONIC. */
-uint64_t okv_server_now_ns(void);
 
 /**
  * okv_peer_reply() - answer a request, at once or later

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "daemon.h"
 #include "error.h"
 #include "manager/catalog.h"
@@ -468,7 +469,7 @@ static int handle_promise(struct okv_server *server, const struct okv_request *r
 {
 	const struct okv_wire_promise *promise = req->payload;
 	const struct omnikv_key *keys = (const void *)(promise + 1);
-	uint64_t until_ns = okv_server_now_ns() + promise->timeout_ms * UINT64_C(1000000);
+	uint64_t until_ns = okv_monotonic_ns() + promise->timeout_ms * UINT64_C(1000000);
 	struct okv_promise_name name;
 	int ret = 0;
 
@@ -502,7 +503,7 @@ static bool is_cached(struct okv_daemon *daemon, const struct okv_promise_name *
 static int handle_wait(struct okv_server *server, const struct okv_request *req, struct okv_reply *reply)
 {
 	const struct okv_wire_wait *wait = req->payload;
-	uint64_t until_ns = okv_server_now_ns() + wait->timeout_ms * UINT64_C(1000000);
+	uint64_t until_ns = okv_monotonic_ns() + wait->timeout_ms * UINT64_C(1000000);
 	struct okv_promise_name name;
 	int ret;
 
@@ -540,7 +541,7 @@ static int handle_join(struct okv_server *server, const struct okv_request *req,
 	const struct okv_wire_join *join = req->payload;
 	struct omnikv_client *client = okv_peer_client(daemon_of(server), req->peer);
 	struct omnikv_space *space = space_of(server, req->peer, join->space);
-	uint64_t until_ns = okv_server_now_ns() + join->timeout_ms * UINT64_C(1000000);
+	uint64_t until_ns = okv_monotonic_ns() + join->timeout_ms * UINT64_C(1000000);
 	uint32_t nr = __builtin_popcount(join->groups);
 	struct omnikv_extent extents[OMNIKV_GROUPS_MAX];
 	uint32_t crcs[OMNIKV_GROUPS_MAX];

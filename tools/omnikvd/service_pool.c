@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "daemon.h"
 #include "error.h"
 #include "manager/manager.h"
@@ -313,7 +314,7 @@ static void peer_end(struct okv_server *server, struct okv_peer *peer, enum okv_
 		okv_server_wake(server, 0);
 	}
 	if (okv_peer_is_of_module(daemon, peer))
-		okv_server_wake(server, sweep_ns = okv_server_now_ns() + SWEEP_NS);
+		okv_server_wake(server, sweep_ns = okv_monotonic_ns() + SWEEP_NS);
 	free(attachment);
 	peer->data[daemon->pool_service] = NULL;
 }
@@ -456,7 +457,7 @@ static int handle_list_of_extents(struct okv_server *server, const struct okv_re
 	ret = omnikv_extent_free(client, list->extents, list->count);
 	/* What somebody still leases is looked at again. */
 	look_ns = LOOK_MIN_NS;
-	okv_server_wake(server, okv_server_now_ns() + LOOK_MAX_NS);
+	okv_server_wake(server, okv_monotonic_ns() + LOOK_MAX_NS);
 	return ret;
 }
 
@@ -567,7 +568,7 @@ static void roll_peer(struct okv_wire_client *out, const struct okv_peer *peer)
 {
 	out->pid = (uint32_t)peer->cred.pid;
 	out->uid = (uint32_t)peer->cred.uid;
-	out->seconds = (okv_server_now_ns() - peer->since_ns) / 1000000000u;
+	out->seconds = (okv_monotonic_ns() - peer->since_ns) / 1000000000u;
 	memcpy(out->name, peer->program, sizeof(out->name) - 1);
 }
 
@@ -621,7 +622,7 @@ static int handle_status(struct okv_server *server, const struct okv_request *re
 	if (ret)
 		return ret;
 	*out = (struct okv_wire_clients) {
-		.daemon_pid = (uint32_t)getpid(), .seconds = (okv_server_now_ns() - daemon->since_ns) / 1000000000u,
+		.daemon_pid = (uint32_t)getpid(), .seconds = (okv_monotonic_ns() - daemon->since_ns) / 1000000000u,
 	};
 	if (daemon->spec.kind == OKV_PROVIDER_EMBEDDED) {
 		okv_share_settle(daemon->pool);
