@@ -22,6 +22,7 @@
 #include "failpoint.h"
 #include "fence.h"
 #include "manager/index_shared.h"
+#include "prefetch.h"
 
 /* Read once: what is checked is what is used, also where others may write to it. */
 #define OKV_READ_ONCE(what)	__atomic_load_n(&(what), __ATOMIC_RELAXED)
@@ -88,16 +89,6 @@ struct okv_index {
 
 	_Alignas(64) uint8_t		secret[OKV_SECRET_BYTES];
 };
-
-/* gcc takes __builtin_prefetch() for something without effect, and drops calls of functions that do little else. */
-static inline void prefetch(const void *mem)
-{
-#if defined(__x86_64__)
-	__asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)mem));
-#else
-	__builtin_prefetch(mem);
-#endif
-}
 
 /* Memory ------------------------------------------------------------------------------------- */
 
@@ -191,8 +182,8 @@ static inline void prefetch_group(const struct okv_index *ix, uint32_t id, uint3
 {
 	const struct okv_group *g = &record_of(ix, id)->groups[group];
 
-	prefetch(g);
-	prefetch((const char *)&g->generation - 1);
+	okv_prefetch(g);
+	okv_prefetch((const char *)&g->generation - 1);
 }
 
 /* Where others may write to the pool's memory an id that was read from there can be anything. */
@@ -562,7 +553,7 @@ static inline void table_prefetch_entry(const struct okv_index *ix, const struct
 		uint32_t slot = bucket->ids[__builtin_ctz(found)];
 
 		if (is_id(ix, slot - 1))
-			prefetch(entry_of(ix, slot - 1));
+			okv_prefetch(entry_of(ix, slot - 1));
 	}
 }
 
@@ -670,9 +661,9 @@ static uint32_t find(struct okv_index *ix, uint32_t tag, uint32_t ns, const stru
 
 static inline void prefetch_home(const struct okv_index *ix, uint32_t tag)
 {
-	prefetch(table_home(&ix->tab, tag));
+	okv_prefetch(table_home(&ix->tab, tag));
 	if (ix->old.buckets)
-		prefetch(table_home(&ix->old, tag));
+		okv_prefetch(table_home(&ix->old, tag));
 }
 
 static inline void prefetch_entry(const struct okv_index *ix, uint32_t tag)
@@ -1266,9 +1257,9 @@ static bool verify(const struct okv_index *ix, const struct omnikv_key *keys, co
 			}
 			if (!is_id(ix, w->id))
 				return false;
-			prefetch(entry_of(ix, w->id));
+			okv_prefetch(entry_of(ix, w->id));
 			if (w->id >= AHEAD)
-				prefetch(entry_of(ix, w->id - AHEAD));
+				okv_prefetch(entry_of(ix, w->id - AHEAD));
 		}
 	}
 	return true;
@@ -1472,7 +1463,7 @@ void okv_index_blocks(const struct okv_index *ix, uint32_t id, uint32_t from, ui
 		if (!is_id(ix, id))
 			return;
 		if (id >= AHEAD)
-			prefetch(entry_of(ix, id - AHEAD));
+			okv_prefetch(entry_of(ix, id - AHEAD));
 	}
 }
 
@@ -1672,14 +1663,14 @@ static uint32_t fetch_victims(const struct okv_index *ix, uint32_t id)
 			break;
 		id = next;
 		tags[nr] = entry_of(ix, id)->tag;
-		prefetch(record_of(ix, id));
+		okv_prefetch(record_of(ix, id));
 		if (id >= AHEAD) {
-			prefetch(entry_of(ix, id - AHEAD));
-			prefetch(record_of(ix, id - AHEAD));
+			okv_prefetch(entry_of(ix, id - AHEAD));
+			okv_prefetch(record_of(ix, id - AHEAD));
 		}
 	}
 	for (i = 0; i < nr; i++)
-		prefetch(table_home(&ix->tab, tags[i]));
+		okv_prefetch(table_home(&ix->tab, tags[i]));
 	return id;
 }
 

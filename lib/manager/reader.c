@@ -18,6 +18,7 @@
 #include "manager/catalog_shared.h"
 #include "manager/index.h"
 #include "manager/index_shared.h"
+#include "prefetch.h"
 
 #define PROBES		16u	/* of a search, in flight at once */
 #define AHEAD		12u	/* ids of a path are often neighbours: entries fetched ahead of a walk up */
@@ -45,15 +46,6 @@ struct spot {
 	uint64_t		bucket_off;
 	struct okv_entry	entry;
 };
-
-static inline void prefetch(const void *mem)
-{
-#if defined(__x86_64__)
-	__asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)mem));
-#else
-	__builtin_prefetch(mem);
-#endif
-}
 
 /* @bytes at @off, or NULL where they are not all inside. */
 static inline const void *reader_at(const struct okv_reader *reader, uint64_t off, uint64_t bytes)
@@ -256,7 +248,7 @@ static void prefetch_homes(const struct look *look, uint32_t tag)
 
 	for (i = 0; i < 2; i++)
 		if (look->refs[i].off)
-			prefetch(look_bucket(look, &look->refs[i], look_home(&look->refs[i], tag), &off));
+			okv_prefetch(look_bucket(look, &look->refs[i], look_home(&look->refs[i], tag), &off));
 }
 
 static void prefetch_entries(const struct look *look, uint32_t tag)
@@ -274,7 +266,7 @@ static void prefetch_entries(const struct look *look, uint32_t tag)
 		for (found = okv_slots_with(bucket->tags, tag); found; found &= found - 1) {
 			e = look_entry(look, bucket->ids[__builtin_ctz(found)] - 1, NULL);
 			if (e)
-				prefetch(e);
+				okv_prefetch(e);
 		}
 	}
 }
@@ -430,7 +422,7 @@ static int verify(const struct look *look, const struct omnikv_key *keys, uint64
 		if (!e)
 			return -EBADMSG;
 		if (entry.parent >= AHEAD && (entry.parent & (OKV_CHUNK_ENTRIES - 1)) >= AHEAD)
-			prefetch(e - AHEAD);
+			okv_prefetch(e - AHEAD);
 		memcpy(&entry, e, sizeof(entry));
 	}
 }
@@ -634,8 +626,8 @@ int okv_reader_blocks(const struct okv_reader *reader, const struct okv_reader_s
 			const struct okv_entry *ahead = look_entry(&look, id - AHEAD, &rec);
 
 			if (ahead) {
-				prefetch(ahead);
-				prefetch(rec);
+				okv_prefetch(ahead);
+				okv_prefetch(rec);
 			}
 		}
 	}
