@@ -6,35 +6,15 @@
  * takes three cycles but one can begin in each, so the sums of four runs side by side keep it
  * busy; a run on its own is summed at a third of that.
  */
-#include "copy.h"
-
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 #include <string.h>
 
 #define TARGET	__attribute__((target("avx2,sse4.2")))
-#define INLINE	TARGET static inline __attribute__((always_inline))
+#define LINE_MASK	31
 
-#if defined(__clang__)
-#define UNROLL	_Pragma("unroll")
-#else
-#define UNROLL	_Pragma("GCC unroll 8")
-#endif
-
-/*
- * How many runs go side by side, and how far ahead in the list sources are prefetched, by the
- * length of a run (measured). Short ones gain nothing from company when they are gathered, since
- * what is prefetched for them is many places anyway, but for their sums: always four, for the
- * instruction's sake. Long ones are long enough for the hardware to foresee.
- */
-#define LANES_MAX		4
-#define SHORT_BYTES		2048	/* shorter: one by one, 40 KiB ahead */
-#define SHORT_AHEAD_BYTES	40960
-#define MEDIUM_BYTES		4096	/* shorter: two, 48 KiB ahead */
-#define MEDIUM_AHEAD_BYTES	49152
-#define LONG_AHEAD_BYTES	8192	/* others: four, 8 KiB ahead */
-#define PREFETCH_BYTES_MAX	16384
+#include "copy_groups.h"
 
 INLINE uint64_t crc_line(uint64_t crc, const unsigned char *p)
 {
@@ -48,7 +28,6 @@ INLINE uint64_t crc_line(uint64_t crc, const unsigned char *p)
 	return crc;
 }
 
-/* What is left of a run behind @off; @crc is the register's value and becomes the sum. */
 INLINE void copy_tail(const struct okv_run *r, uint64_t off, uint32_t *crc)
 {
 	uint64_t rest = r->bytes - off, word;
@@ -66,7 +45,6 @@ INLINE void copy_tail(const struct okv_run *r, uint64_t off, uint32_t *crc)
 	*crc = ~*crc;
 }
 
-/* Whole lines of @nr runs of equal length, side by side; destinations are 32-byte aligned. */
 INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, const unsigned int nr, uint64_t bytes,
 		       uint64_t ahead_off, const bool sums, uint32_t *crc)
 {
@@ -101,7 +79,6 @@ INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, con
 	}
 }
 
-/* A run on its own: any length and alignment. */
 INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 {
 	uint64_t lines = r->bytes & ~UINT64_C(63);
@@ -116,48 +93,6 @@ INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 	copy_tail(r, lines, sums ? crc : NULL);
 }
 
-INLINE bool is_group(const struct okv_run *r, const unsigned int lanes)
-{
-	uintptr_t dst = 0;
-	uint64_t other = 0;
-	unsigned int i;
-
-	UNROLL for (i = 0; i < lanes; i++) {
-		dst |= (uintptr_t)r[i].dst;
-		other |= r[i].bytes ^ r[0].bytes;
-	}
-	return !(dst & 31) && !other && r[0].bytes >= 64;
-}
-
-/* The next @lanes of @nr runs, when they go together; returns how many were copied. */
-INLINE size_t copy_group(const struct okv_run *r, size_t nr, const unsigned int lanes, uint64_t ahead_bytes,
-			 const bool sums, uint32_t *crc)
-{
-	uint64_t bytes = r->bytes;
-	size_t ahead = 0;
-	unsigned int i;
-
-	if (nr < lanes || !is_group(r, lanes)) {
-		copy_one(r, sums, crc);
-		return 1;
-	}
-	/* At the end of the list and in long runs none: what is being read anyway. */
-	if (bytes <= PREFETCH_BYTES_MAX)
-		ahead = ahead_bytes / bytes + lanes;
-	if (ahead + lanes > nr)
-		ahead = 0;
-	copy_lines(r, r + ahead, lanes, bytes, 0, sums, crc);
-	UNROLL for (i = 0; i < lanes; i++)
-		copy_tail(&r[i], bytes & ~UINT64_C(63), sums ? &crc[i] : NULL);
-	return lanes;
-}
-
-/* From one place to many: the sources are what the hardware foresees, the destinations want company. */
-INLINE bool is_scatter(const struct okv_run *r, size_t nr)
-{
-	return nr > 1 && r[1].src == (const unsigned char *)r[0].src + r[0].bytes;
-}
-
 INLINE void copy_all(const struct okv_run *runs, size_t nr, const bool sums, uint32_t *crc)
 {
 	size_t i = 0;
@@ -168,6 +103,7 @@ INLINE void copy_all(const struct okv_run *runs, size_t nr, const bool sums, uin
 
 		if (r->bytes >= MEDIUM_BYTES || is_scatter(r, nr - i))
 			i += copy_group(r, nr - i, 4, LONG_AHEAD_BYTES, sums, c);
+		/* Four keep the crc32 instruction busy. */
 		else if (sums)
 			i += copy_group(r, nr - i, 4, SHORT_AHEAD_BYTES, sums, c);
 		else if (r->bytes >= SHORT_BYTES)

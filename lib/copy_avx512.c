@@ -7,35 +7,15 @@
  * multiplications and one xor a line; at the end it is folded to 128 bits, and the crc32
  * instruction does the rest.
  */
-#include "copy.h"
-
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 #include <string.h>
 
 #define TARGET	__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,vpclmulqdq,pclmul,sse4.2")))
-#define INLINE	TARGET static inline __attribute__((always_inline))
+#define LINE_MASK	63
 
-#if defined(__clang__)
-#define UNROLL	_Pragma("unroll")
-#else
-#define UNROLL	_Pragma("GCC unroll 4")
-#endif
-
-/*
- * How many runs go side by side, and how far ahead in the list sources are prefetched, by the
- * length of a run (measured). Short ones gain nothing from company when they are gathered, since
- * what is prefetched for them is many places anyway, but for their sums, which would wait for
- * one another; long ones are long enough for the hardware to foresee.
- */
-#define LANES_MAX		4
-#define SHORT_BYTES		2048	/* shorter: one by one, 40 KiB ahead */
-#define SHORT_AHEAD_BYTES	40960
-#define MEDIUM_BYTES		4096	/* shorter: two, 48 KiB ahead */
-#define MEDIUM_AHEAD_BYTES	49152
-#define LONG_AHEAD_BYTES	8192	/* others: four, 8 KiB ahead */
-#define PREFETCH_BYTES_MAX	16384
+#include "copy_groups.h"
 
 /*
  * x^n modulo the Castagnoli polynomial, bits reversed, for a step of D bytes: the lower half of
@@ -91,7 +71,6 @@ INLINE uint32_t crc_tail(uint32_t crc, const unsigned char *p, uint64_t bytes)
 	return crc;
 }
 
-/* Whole lines of @nr runs of equal length, side by side; destinations are 64-byte aligned. */
 INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, const unsigned int nr, uint64_t bytes,
 		       uint64_t ahead_off, const bool sums, uint32_t *crc)
 {
@@ -131,7 +110,6 @@ INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, con
 	}
 }
 
-/* What is left of a run behind its whole lines. */
 INLINE void copy_tail(const struct okv_run *r, uint64_t off, uint32_t *crc)
 {
 	uint64_t rest = r->bytes - off;
@@ -146,7 +124,6 @@ INLINE void copy_tail(const struct okv_run *r, uint64_t off, uint32_t *crc)
 		*crc = ~crc_tail(*crc, src, rest);
 }
 
-/* A run on its own: any length and alignment. */
 INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 {
 	uint64_t head = -(uintptr_t)r->dst & 63;
@@ -187,48 +164,6 @@ INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 	copy_tail(&rest, rest.bytes & ~UINT64_C(63), NULL);
 }
 
-INLINE bool is_group(const struct okv_run *r, const unsigned int lanes)
-{
-	uintptr_t dst = 0;
-	uint64_t other = 0;
-	unsigned int i;
-
-	UNROLL for (i = 0; i < lanes; i++) {
-		dst |= (uintptr_t)r[i].dst;
-		other |= r[i].bytes ^ r[0].bytes;
-	}
-	return !(dst & 63) && !other && r[0].bytes >= 64;
-}
-
-/* The next @lanes of @nr runs, when they go together; returns how many were copied. */
-INLINE size_t copy_group(const struct okv_run *r, size_t nr, const unsigned int lanes, uint64_t ahead_bytes,
-			 const bool sums, uint32_t *crc)
-{
-	uint64_t bytes = r->bytes;
-	size_t ahead = 0;
-	unsigned int i;
-
-	if (nr < lanes || !is_group(r, lanes)) {
-		copy_one(r, sums, crc);
-		return 1;
-	}
-	/* At the end of the list and in long runs none: what is being read anyway. */
-	if (bytes <= PREFETCH_BYTES_MAX)
-		ahead = ahead_bytes / bytes + lanes;
-	if (ahead + lanes > nr)
-		ahead = 0;
-	copy_lines(r, r + ahead, lanes, bytes, 0, sums, crc);
-	UNROLL for (i = 0; i < lanes; i++)
-		copy_tail(&r[i], bytes & ~UINT64_C(63), sums ? &crc[i] : NULL);
-	return lanes;
-}
-
-/* From one place to many: the sources are what the hardware foresees, the destinations want company. */
-INLINE bool is_scatter(const struct okv_run *r, size_t nr)
-{
-	return nr > 1 && r[1].src == (const unsigned char *)r[0].src + r[0].bytes;
-}
-
 INLINE void copy_all(const struct okv_run *runs, size_t nr, const bool sums, uint32_t *crc)
 {
 	size_t i = 0;
@@ -241,6 +176,7 @@ INLINE void copy_all(const struct okv_run *runs, size_t nr, const bool sums, uin
 			i += copy_group(r, nr - i, 4, LONG_AHEAD_BYTES, sums, c);
 		else if (r->bytes >= SHORT_BYTES)
 			i += copy_group(r, nr - i, 2, MEDIUM_AHEAD_BYTES, sums, c);
+		/* A sum alone would wait for itself. */
 		else
 			i += copy_group(r, nr - i, sums ? 2 : 1, SHORT_AHEAD_BYTES, sums, c);
 	}

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Bring a line of memory close before it is read. Any thread; @mem need not be mapped. */
+/*
+ * Bring a line of memory close before it is read.
+ *
+ * Header only. Any thread; the memory need not even be mapped.
+ */
 #ifndef OKV_PREFETCH_H
 #define OKV_PREFETCH_H
 
