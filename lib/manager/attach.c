@@ -936,13 +936,40 @@ static int attached_note_tokens(struct okv_authority *auth, void *opaque, const 
 	return ret < 0 ? ret : 0;
 }
 
+struct join_frame {
+	struct okv_wire_join	join;
+	unsigned char		items[OMNIKV_GROUPS_MAX * (sizeof(struct omnikv_extent) + 4)];
+};
+
+/*
+ * The module has owners seal, and gives nothing back to them that is. So whatever leaves a part its owner's is asked for
+ * before; what comes in between drops it. Ours until the daemon has answered, and then that daemon's or nobody's.
+ */
+static int join_sealed(struct attached *at, struct remote *remote, const struct omnikv_join *join,
+		       struct join_frame *req, struct okv_call *frame)
+{
+	uint32_t nr = __builtin_popcount(join->groups);
+	int ret;
+
+	req->join.flags = OKV_WIRE_JOIN_F_ASK;
+	ret = call_about(at, remote, &req->join.space, frame);
+	if (ret == -ESTALE)
+		omnikv_extent_free(at->auth.client, join->extents, nr);
+	if (!ret)
+		ret = at->pool->provider->hand_over(at->auth.client, join->extents, nr);
+	(void)OKV_FAILPOINT("join.sealed");
+	if (ret)
+		return ret;
+	req->join.flags = 0;
+	ret = call_about(at, remote, &req->join.space, frame);
+	omnikv_extent_release(at->auth.client, join->extents, nr);
+	return ret;
+}
+
 static int attached_join(struct okv_authority *auth, void *opaque, const struct omnikv_join *join, uint32_t epoch)
 {
 	uint32_t nr = __builtin_popcount(join->groups);
-	struct {
-		struct okv_wire_join	join;
-		unsigned char		items[OMNIKV_GROUPS_MAX * (sizeof(struct omnikv_extent) + 4)];
-	} req = {
+	struct join_frame req = {
 		.join = {
 			.position = join->position, .nr_tokens = join->nr_tokens, .part = join->part,
 			.nr_parts = join->nr_parts, .groups = join->groups, .timeout_ms = join->timeout_ms, .key = *join->key,
@@ -953,19 +980,17 @@ static int attached_join(struct okv_authority *auth, void *opaque, const struct 
 		.type = OKV_WIRE_JOIN, .req = &req, .status_max = 1,
 		.req_bytes = sizeof(req.join) + nr * (sizeof(*join->extents) + sizeof(*join->crcs)),
 	};
+	struct attached *at = attached_of(auth);
 	int ret;
 
 	if (join->parent)
 		req.join.parent = *join->parent;
 	memcpy(req.items, join->extents, nr * sizeof(*join->extents));
 	memcpy(req.items + nr * sizeof(*join->extents), join->crcs, nr * sizeof(*join->crcs));
-	/* Parts stay their owners' where they do not come together: what is sealed cannot. */
-	if (attached_of(auth)->is_module)
-		return -EOPNOTSUPP;
 	ret = -OKV_FAILPOINT("join.send");
 	okv_daemon_client_offer(auth->client, join->extents, nr);
 	if (!ret)
-		ret = call_about(attached_of(auth), opaque, &req.join.space, &frame);
+		ret = at->is_module ? join_sealed(at, opaque, join, &req, &frame) : call_about(at, opaque, &req.join.space, &frame);
 	(void)OKV_FAILPOINT("join.sent");
 	if (ret >= 0 || ret == -ECANCELED || ret == -ESTALE)
 		okv_daemon_client_sealed(auth->client, join->extents, nr);

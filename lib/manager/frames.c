@@ -109,7 +109,7 @@ static int check_join(const struct okv_wire_join *join, size_t len)
 	if (!join->nr_parts || join->nr_parts > OMNIKV_GROUPS_MAX || join->part >= join->nr_parts || !nr ||
 	    join->groups >> OMNIKV_GROUPS_MAX || !join->nr_tokens || !join->timeout_ms ||
 	    join->timeout_ms > OKV_WIRE_WAIT_MS_MAX || !is_key(&join->key) || !is_key_or_none(&join->parent) ||
-	    (join->parent.len != 0) != (join->position != 0) || join->reserved)
+	    (join->parent.len != 0) != (join->position != 0) || join->flags & ~OKV_WIRE_JOIN_F_ASK)
 		return -EINVAL;
 	return len - sizeof(*join) == nr * (sizeof(struct omnikv_extent) + sizeof(uint32_t)) ? 0 : -EPROTO;
 }

@@ -175,6 +175,9 @@ struct okv_wire_wait {
 	uint32_t		timeout_ms;
 };
 
+/** Nothing is done yet: may it come as things are? Asked by owners who seal their part before they send it. */
+#define OKV_WIRE_JOIN_F_ASK	(1u << 0)
+
 /**
  * struct okv_wire_join - one part of a block; its extents and their sums follow, by rising group
  * @groups: bit per group that this part brings
@@ -190,7 +193,7 @@ struct okv_wire_join {
 	struct omnikv_key	parent;
 	struct omnikv_key	key;
 	uint32_t		epoch;
-	uint32_t		reserved;
+	uint32_t		flags;
 };
 
 /** @first: 0, or the keys are those from there on, and that of the block before stands in front of them */

@@ -163,8 +163,6 @@ static int start(struct okv_joins *joins, struct omnikv_space *space, const stru
 {
 	struct joining *joining;
 
-	if (joins->nr == OKV_JOINS_MAX)
-		return -ENOSPC;
 	joining = calloc(1, sizeof(*joining));
 	if (!joining)
 		return -ENOMEM;
@@ -182,11 +180,9 @@ static int start(struct okv_joins *joins, struct omnikv_space *space, const stru
 	return 0;
 }
 
-int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const struct okv_join_part *part)
+int okv_joins_ask(struct okv_joins *joins, struct omnikv_space *space, const struct okv_join_part *part)
 {
-	struct joining **link = find(joins, space, part->key), *joining;
-	uint32_t nr = __builtin_popcount(part->groups), i = 0;
-	bool is_first = !*link, is_cached, is_over;
+	bool is_cached, is_over;
 	struct okv_visit visit;
 	int ret;
 
@@ -198,12 +194,46 @@ int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const str
 	is_cached = okv_index_find(space->shelf->index, space->id, part->key) != OKV_ENTRY_NONE;
 	is_over = part->epoch != (uint32_t)okv_manager_epoch(joins->manager);
 	okv_visit_leave(&visit);
-	if (is_over) {
-		omnikv_extent_free(part->client, part->extents, nr);
+	if (is_over)
 		return -ESTALE;
-	}
 	if (is_cached)
 		return -EEXIST;
+	return joins->nr < OKV_JOINS_MAX || *find(joins, space, part->key) ? 0 : -ENOSPC;
+}
+
+/* It comes to nothing, and goes back to nobody. */
+static void drop_part(struct okv_joins *joins, const struct okv_join_part *part)
+{
+	uint32_t nr = __builtin_popcount(part->groups);
+	struct okv_visit visit;
+
+	if (part->client) {
+		omnikv_extent_free(part->client, part->extents, nr);
+		return;
+	}
+	okv_visit_init(&visit, joins->manager);
+	okv_visit_enter(&visit);
+	/* What is not sealed, or was taken already, is not ours to give. */
+	if (!okv_manager_take(joins->manager, NULL, part->extents, nr))
+		for (uint32_t i = 0; i < nr; i++)
+			okv_visit_give(&visit, &part->extents[i]);
+	okv_visit_leave(&visit);
+}
+
+static int add_part(struct okv_joins *joins, struct omnikv_space *space, const struct okv_join_part *part)
+{
+	struct joining **link = find(joins, space, part->key), *joining;
+	uint32_t nr = __builtin_popcount(part->groups), i = 0;
+	bool is_first = !*link;
+	struct okv_visit visit;
+	int ret;
+
+	ret = okv_joins_ask(joins, space, part);
+	if (ret == -ESTALE)
+		drop_part(joins, part);
+	if (ret)
+		return ret;
+	okv_visit_init(&visit, joins->manager);
 	if (is_first) {
 		ret = start(joins, space, part, link);
 		if (ret)
@@ -214,12 +244,15 @@ int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const str
 	}
 	joining = *link;
 	ret = fits(joining, part) ? -OKV_FAILPOINT("join.seal") : -ECANCELED;
-	if (!ret)
-		ret = omnikv_extent_seal(part->client, part->extents, nr);
+	if (!ret) {
+		okv_visit_enter(&visit);
+		ret = okv_manager_take(joins->manager, part->client, part->extents, nr);
+		okv_visit_leave(&visit);
+	}
 	if (ret) {
 		/* Contradicting parts are of steps that know nothing of each other: neither is believed. */
 		if (ret == -ECANCELED)
-			omnikv_extent_free(part->client, part->extents, nr);
+			drop_part(joins, part);
 		if (is_first || ret == -ECANCELED)
 			finish(joins, link, false);
 		return ret;
@@ -241,6 +274,16 @@ int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const str
 	if (ret)
 		finish(joins, link, ret == 1);
 	return ret < 0 && ret != -ESTALE ? -ECANCELED : ret;
+}
+
+int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const struct okv_join_part *part)
+{
+	int ret = add_part(joins, space, part);
+
+	if (part->client || ret >= 0 || ret == -ESTALE || ret == -ECANCELED)
+		return ret;
+	drop_part(joins, part);
+	return -ECANCELED;
 }
 
 void okv_joins_end_owner(struct okv_joins *joins, uint64_t owner)

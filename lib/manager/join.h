@@ -26,7 +26,7 @@ typedef void (*okv_join_end_fn)(void *opaque, const struct omnikv_space *space, 
 /**
  * struct okv_join_part
  * @owner:   whose end drops the block; not 0
- * @client:  whose PRIVATE extents these are
+ * @client:  whose PRIVATE extents these are; NULL: their owner sealed them already, which only a module's pool has
  * @parent:  key; NULL at position 0
  * @groups:  bit per group that it brings
  * @extents, @crcs: [bits of @groups], by rising group
@@ -53,12 +53,20 @@ int okv_joins_create(struct omnikv_manager *manager, okv_join_end_fn end, void *
 /** Drops what waits. NULL is ignored. */
 void okv_joins_destroy(struct okv_joins *joins);
 /**
+ * okv_joins_ask() - may this part come, as things are?
+ *
+ * For owners who seal before it does, since nothing goes back to them from then on. Changes nothing.
+ *
+ * Return: 0; -EEXIST (the block is cached already), -EINVAL (malformed), -ENOSPC; -ESTALE (the epoch is over)
+ */
+int okv_joins_ask(struct okv_joins *joins, struct omnikv_space *space, const struct okv_join_part *part);
+/**
  * okv_joins_add() - one part is there
  *
  * Return: 1 (the block is published), 0 (others are still to come); -EEXIST (it is cached already), -EINVAL (malformed),
  * -EBUSY (a transfer is on it), -ENOSPC, -ENOMEM: the extents are the caller's as before; -ESTALE (the parent is not
  * there, or the epoch is over), -ECANCELED (it contradicts the parts before): the whole block is dropped, this part
- * with it.
+ * with it. Where its owner sealed it this part is dropped in any case, and what is neither 1, 0 nor -ESTALE is -ECANCELED.
  */
 int okv_joins_add(struct okv_joins *joins, struct omnikv_space *space, const struct okv_join_part *part);
 /** A contributor ends: what it contributed to is dropped. */

@@ -4,7 +4,6 @@
  * a process that is killed leaves nothing behind; the next daemon serves what the one before it was given.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -12,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,30 +25,14 @@
 #define RESERVE	(1u << 20)
 
 static struct daemon_case the_daemon;
-static char spec[160];
-static int pool_fd = -1;
-static const char *const options[] = { "--pool", spec, "--reserve", "1M", NULL };
+static const char *options[] = { "--pool", NULL, "--reserve", "1M", NULL };
 
 /* A pool of 16 MiB that outlives its daemon. */
 static int set_up(void **state)
 {
 	(void)state;
 	daemon_case_init(&the_daemon);
-	if (any_pool_is_kmod()) {
-		struct omnikv_ioc_pool_create req = {
-			.flags = OMNIKV_CREATE_F_TRANSIENT, .mode = 0600, .bytes = 16 << 20, .granule_bytes = 4096,
-		};
-		int dev = open("/dev/omnikv", O_RDWR | O_CLOEXEC);
-
-		snprintf((char *)req.name, sizeof(req.name), "attached-%d", getpid());
-		if (dev < 0 || ioctl(dev, OMNIKV_IOC_POOL_CREATE, &req) < 0)
-			return -1;
-		close(dev);
-		pool_fd = req.pool_fd;
-		snprintf(spec, sizeof(spec), "kmod:%s", (const char *)req.name);
-	} else {
-		snprintf(spec, sizeof(spec), "embedded:16M:%s/pool", the_daemon.dir);
-	}
+	options[1] = any_pool_of_daemons("16M", the_daemon.dir);
 	daemon_start(&the_daemon, options);
 	return 0;
 }
@@ -59,9 +41,6 @@ static int tear_down(void **state)
 {
 	(void)state;
 	daemon_case_fini(&the_daemon);
-	if (pool_fd >= 0)
-		close(pool_fd);
-	pool_fd = -1;
 	return 0;
 }
 

@@ -74,13 +74,13 @@ void any_pool_may_fail(void)
 		close(fd);
 }
 
-static int kmod_pool_open(const char *size, const struct omnikv_pool_config *config, struct omnikv_pool **pool)
+/* A descriptor of a new one, with which it ends, and how it is opened. */
+static int kmod_pool_create(const char *size, uint32_t flags, uint32_t granule_bytes, char (*spec)[64])
 {
 	struct omnikv_ioc_pool_create req = {
-		.flags = OMNIKV_CREATE_F_TRANSIENT | OMNIKV_CREATE_F_TRUSTED, .mode = 0600,
+		.flags = OMNIKV_CREATE_F_TRANSIENT | flags, .mode = 0600, .granule_bytes = granule_bytes,
 	};
 	static unsigned int number;
-	char spec[64];
 	uint64_t bytes;
 	int dev, ret;
 
@@ -88,21 +88,48 @@ static int kmod_pool_open(const char *size, const struct omnikv_pool_config *con
 	if (ret)
 		return ret;
 	req.bytes = bytes;
-	req.granule_bytes = config ? config->granule_bytes : 0;
 	snprintf((char *)req.name, sizeof(req.name), "test-%d-%u", getpid(), number++);
 	dev = open("/dev/omnikv", O_RDWR | O_CLOEXEC);
 	if (dev < 0)
 		return -errno;
-	if (ioctl(dev, OMNIKV_IOC_POOL_CREATE, &req) < 0) {
-		ret = -errno;
-		close(dev);
-		return ret;
-	}
-	snprintf(spec, sizeof(spec), "kmod:%s", (const char *)req.name);
-	ret = omnikv_pool_open(spec, NULL, pool, NULL);
-	close(req.pool_fd);
+	ret = ioctl(dev, OMNIKV_IOC_POOL_CREATE, &req) < 0 ? -errno : req.pool_fd;
 	close(dev);
+	snprintf(*spec, sizeof(*spec), "kmod:%s", (const char *)req.name);
 	return ret;
+}
+
+static int kmod_pool_open(const char *size, const struct omnikv_pool_config *config, struct omnikv_pool **pool)
+{
+	char spec[64];
+	int fd, ret;
+
+	fd = kmod_pool_create(size, OMNIKV_CREATE_F_TRUSTED, config ? config->granule_bytes : 0, &spec);
+	if (fd < 0)
+		return fd;
+	ret = omnikv_pool_open(spec, NULL, pool, NULL);
+	close(fd);
+	return ret;
+}
+
+const char *any_pool_of_daemons(const char *size, const char *dir)
+{
+	static char spec[160], name[64];
+	static int fd = -1;
+
+	if (fd >= 0)
+		close(fd);
+	fd = -1;
+	if (any_pool_is_kmod()) {
+		fd = kmod_pool_create(size, 0, 4096, &name);
+		if (fd < 0) {
+			fprintf(stderr, "# no pool of %s: %s\n", size, strerror(-fd));
+			abort();
+		}
+		return name;
+	}
+	snprintf(spec, sizeof(spec), "embedded:%s:%s/pool", size, dir);
+	unlink(strrchr(spec, ':') + 1);
+	return spec;
 }
 
 int any_pool_open(const char *size, const struct omnikv_pool_config *config, struct omnikv_pool **pool)

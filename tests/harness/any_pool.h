@@ -18,6 +18,11 @@ int any_pool_open(const char *size, const struct omnikv_pool_config *config, str
  * size, no manager and no reserve, and names its socket; anything else is what it is. Static storage.
  */
 const char *any_pool_spec(const char *arg);
+/**
+ * What omnikvd's --pool takes: a pool of @size, empty, that outlives its daemon and ends with this process and at the next
+ * call. An embedded one is a file in @dir. Static storage.
+ */
+const char *any_pool_of_daemons(const char *size, const char *dir);
 /** Where OMNIKV_TEST_FAIL is set, the kernel's fault injection may choose this process from here on. */
 void any_pool_may_fail(void);
 /** Is it the module's? */

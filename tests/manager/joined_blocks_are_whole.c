@@ -2,6 +2,7 @@
 /*
  * Eight processes each bring one group of a block; one of them is killed at each place of its way. Nobody
  * ever sees half a block: a lookup hits all groups, byte for byte, or nothing; what was dropped is memory again.
+ * Over a daemon's own pool, and in a guest over the module's.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -22,6 +23,7 @@
 
 #include "block.h"
 #include "failpoint.h"
+#include "tests/harness/any_pool.h"
 #include "tests/harness/daemon_case.h"
 #include "tests/harness/kill_campaign.h"
 #include "tests/harness/kv_world.h"
@@ -35,6 +37,39 @@ struct ranks {
 	struct omnikv_plan	plan;
 	struct omnikv_pool	*pool;
 };
+
+static struct daemon_case the_daemon;
+static const char *options[] = { "--pool", NULL, "--reserve", "0", NULL };
+
+static int start(const char *size)
+{
+	daemon_case_init(&the_daemon);
+	options[1] = any_pool_of_daemons(size, the_daemon.dir);
+	daemon_start(&the_daemon, options);
+	return 0;
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	return start("64M");
+}
+
+/* Half of what G1's prefixes take. */
+static int set_up_small(void **state)
+{
+	(void)state;
+	return start(campaign_scale(0, 1) ? "48M" : "5M");
+}
+
+static int tear_down(void **state)
+{
+	int ret = the_daemon.pid ? daemon_stop(&the_daemon, NULL) : 0;
+
+	(void)state;
+	daemon_case_fini(&the_daemon);
+	return ret;
+}
 
 /* One group a rank. */
 static void make_plan(struct omnikv_plan *plan)
@@ -67,16 +102,48 @@ static void make_plan(struct omnikv_plan *plan)
 	free(layout);
 }
 
-static void attach(struct ranks *ranks, const char *socket)
+static void attach(struct ranks *ranks)
 {
 	struct omnikv_namespace ns = {
 		.size = sizeof(ns), .tenant = "t", .weights = "w", .layout = &ranks->plan.layout, .block_tokens = T,
 	};
+	/* Longer than a slow machine takes. */
+	const struct omnikv_attach_config config = { .size = sizeof(config), .deadline_ms = 60000 };
 
 	make_plan(&ranks->plan);
-	KV_MUST(!omnikv_manager_attach(socket, NULL, &ranks->manager, NULL));
+	KV_MUST(!omnikv_manager_attach(the_daemon.socket, &config, &ranks->manager, NULL));
 	KV_MUST(!omnikv_space_open(ranks->manager, &ns, &ranks->plan, &ranks->space, NULL));
 	ranks->pool = omnikv_client_pool(omnikv_manager_client(ranks->manager));
+}
+
+static void detach(struct ranks *ranks)
+{
+	omnikv_space_close(ranks->space);
+	omnikv_manager_destroy(ranks->manager);
+}
+
+static uint64_t bytes_in(const struct ranks *ranks, uint32_t states)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	uint64_t bytes = 0;
+
+	KV_MUST(!omnikv_pool_info(ranks->pool, &info));
+	for (uint32_t i = 0; i < OMNIKV_EXTENT_NR_STATES; i++)
+		bytes += states >> i & 1 ? info.state_bytes[i] : 0;
+	return bytes;
+}
+
+static const uint32_t states_of_blocks = 1u << OMNIKV_EXTENT_PRIVATE | 1u << OMNIKV_EXTENT_SEALED | 1u << OMNIKV_EXTENT_QUARANTINED;
+
+/* What a killed process sealed is found by and by. */
+static void assert_nothing_is_left(const struct ranks *ranks)
+{
+	uint64_t since = now_ms();
+
+	omnikv_manager_reset(ranks->manager);
+	while (bytes_in(ranks, states_of_blocks) && now_ms() - since < 20000)
+		sleep_ms(20);
+	assert_int_equal(bytes_in(ranks, states_of_blocks), 0);
 }
 
 static struct omnikv_key key_of(uint32_t round)
@@ -94,12 +161,12 @@ static uint8_t byte_of(uint32_t round, uint32_t rank, uint64_t i)
 }
 
 /* One rank's part of the block of @round; killed at @point where that is not NULL. */
-static void contribute(const char *socket, uint32_t round, uint32_t rank, const char *point, uint32_t nth)
+static void contribute(uint32_t round, uint32_t rank, uint32_t timeout_ms, const char *point, uint32_t nth)
 {
 	struct omnikv_key key = key_of(round);
 	struct omnikv_join join = {
 		.size = sizeof(join), .key = &key, .nr_tokens = T, .part = rank, .nr_parts = RANKS, .groups = 1u << rank,
-		.timeout_ms = 1000,
+		.timeout_ms = timeout_ms,
 	};
 	struct omnikv_extent extent;
 	struct ranks ranks;
@@ -110,7 +177,7 @@ static void contribute(const char *socket, uint32_t round, uint32_t rank, const 
 
 	if (point)
 		okv_failpoint_arm(&(struct okv_failpoint){ .name = point, .nth = nth, .flags = OKV_FAILPOINT_F_KILL });
-	attach(&ranks, socket);
+	attach(&ranks);
 	KV_MUST(!omnikv_extent_alloc(omnikv_manager_client(ranks.manager), ranks.plan.groups[rank].nr_granules, 1, NULL, 0,
 				     &extent));
 	at = omnikv_pool_addr(ranks.pool, &extent);
@@ -124,9 +191,8 @@ static void contribute(const char *socket, uint32_t round, uint32_t rank, const 
 	/* Where a rank died the whole is dropped, also before this one has come: then it waits in vain. */
 	KV_MUST(ret == 0 || ret == 1 || ret == -ECANCELED);
 	/* A contributor that ends takes the block with it until it is whole. */
-	omnikv_space_wait(ranks.space, &key, 5000);
-	omnikv_space_close(ranks.space);
-	omnikv_manager_destroy(ranks.manager);
+	omnikv_space_wait(ranks.space, &key, 2 * timeout_ms);
+	detach(&ranks);
 	_exit(0);
 }
 
@@ -154,8 +220,7 @@ static bool is_there(const struct ranks *ranks, uint32_t round)
 }
 
 /* Everybody contributes; who watches sees all or nothing at any moment. True: it was published. */
-static bool play(const struct ranks *watcher, const char *socket, uint32_t round, uint32_t victim, const char *point,
-		 uint32_t nth)
+static bool play(const struct ranks *watcher, uint32_t round, uint32_t victim, const char *point, uint32_t nth)
 {
 	uint32_t nr_left = RANKS, nr_killed = 0;
 	pid_t pids[RANKS];
@@ -167,7 +232,7 @@ static bool play(const struct ranks *watcher, const char *socket, uint32_t round
 		pids[i] = fork();
 		KV_MUST(pids[i] >= 0);
 		if (!pids[i])
-			contribute(socket, round, i, i == victim ? point : NULL, nth);
+			contribute(round, i, point ? 1000 : 60000, i == victim ? point : NULL, nth);
 	}
 	while (nr_left) {
 		is_seen |= is_there(watcher, round);
@@ -193,24 +258,26 @@ static void nobody_sees_half_a_block(void **state)
 		const char	*point;
 		uint32_t	nth;
 		bool		may_be_published;
+		bool		is_of_module;	/* there owners seal, between two requests */
 	} ways[] = {
-		{ NULL, 0, true }, { "attach.call", 1, false }, { "join.send", 1, false }, { "join.sent", 1, true },
-		{ "conn.send", 3, false }, { "conn.send", 6, false },
+		{ NULL, 0, true, false }, { "attach.call", 1, false, false }, { "join.send", 1, false, false },
+		{ "join.sent", 1, true, false }, { "conn.send", 3, false, false }, { "conn.send", 6, false, false },
+		{ "join.sealed", 1, false, true }, { "conn.send", 7, false, true }, { "conn.send", 8, true, true },
 	};
-	struct omnikv_pool_info info = { .size = sizeof(info) };
 	uint32_t round = 0, nr_published = 0, nr_dropped = 0;
-	struct daemon_case daemon;
 	struct ranks watcher;
 
 	(void)state;
-	daemon_case_init(&daemon);
-	daemon_start(&daemon, (const char *const []){ "--pool", "64M", "--reserve", "0", NULL });
-	attach(&watcher, daemon.socket);
+	attach(&watcher);
 	for (uint32_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+		if (ways[w].is_of_module && !any_pool_is_kmod())
+			continue;
 		for (uint32_t victim = 0; victim < RANKS; victim += w ? 3 : RANKS) {
-			bool is_published = play(&watcher, daemon.socket, ++round, victim, ways[w].point, ways[w].nth);
+			bool is_published = play(&watcher, ++round, victim, ways[w].point, ways[w].nth);
 
-			KV_MUST(is_published ? ways[w].may_be_published : ways[w].point != NULL);
+			if (is_published ? !ways[w].may_be_published : !ways[w].point)
+				fail_msg("%s %u of rank %u: %s", ways[w].point ? ways[w].point : "nobody", ways[w].nth, victim,
+					 is_published ? "published" : "dropped");
 			nr_published += is_published;
 			nr_dropped += !is_published;
 		}
@@ -218,59 +285,62 @@ static void nobody_sees_half_a_block(void **state)
 	assert_true(nr_published >= 1);
 	assert_true(nr_dropped >= 10);
 	print_message("# %u blocks: %u whole, %u dropped, none by halves\n", round, nr_published, nr_dropped);
-	omnikv_manager_reset(watcher.manager);
-	sleep_ms(50);
-	assert_int_equal(omnikv_pool_info(watcher.pool, &info), 0);
-	assert_int_equal(info.state_bytes[OMNIKV_EXTENT_SEALED], 0);
-	assert_int_equal(info.state_bytes[OMNIKV_EXTENT_QUARANTINED], 0);
-	omnikv_space_close(watcher.space);
-	omnikv_manager_destroy(watcher.manager);
-	assert_int_equal(daemon_stop(&daemon, NULL), 0);
-	daemon_case_fini(&daemon);
+	assert_nothing_is_left(&watcher);
+	detach(&watcher);
 }
 
-/* Half of the groups by one rank, whose bytes are those of @round. */
-static int join_half(const struct ranks *ranks, const struct omnikv_key *key, uint32_t half, uint32_t round)
+/* Half of the groups by one rank. */
+struct half {
+	struct omnikv_key	key;
+	struct omnikv_extent	extents[RANKS / 2];
+	uint32_t		crcs[RANKS / 2];
+	struct omnikv_join	join;
+};
+
+/* Its bytes are those of @round. */
+static void fill_half(const struct ranks *ranks, const struct omnikv_key *key, uint32_t half, uint32_t round,
+		      struct half *out)
 {
 	struct omnikv_client *client = omnikv_manager_client(ranks->manager);
-	struct omnikv_extent extents[RANKS / 2];
-	uint32_t crcs[RANKS / 2];
-	struct omnikv_join join = {
-		.size = sizeof(join), .key = key, .nr_tokens = T, .part = half, .nr_parts = 2,
-		.groups = ((1u << RANKS / 2) - 1) << half * RANKS / 2, .timeout_ms = 60000,
-		.extents = extents, .crcs = crcs,
-	};
 
+	*out = (struct half){ .key = *key };
+	out->join = (struct omnikv_join){
+		.size = sizeof(out->join), .key = &out->key, .nr_tokens = T, .part = half, .nr_parts = 2,
+		.groups = ((1u << RANKS / 2) - 1) << half * RANKS / 2, .timeout_ms = 60000,
+		.extents = out->extents, .crcs = out->crcs,
+	};
 	for (uint32_t i = 0; i < RANKS / 2; i++) {
 		uint32_t rank = half * RANKS / 2 + i;
 		uint8_t *at;
 
-		KV_MUST(!omnikv_extent_alloc(client, ranks->plan.groups[rank].nr_granules, 1, NULL, 0, &extents[i]));
-		at = omnikv_pool_addr(ranks->pool, &extents[i]);
-		for (uint64_t n = 0; n < (uint64_t)extents[i].nr_granules * 4096; n++)
+		KV_MUST(!omnikv_extent_alloc(client, ranks->plan.groups[rank].nr_granules, 1, NULL, 0, &out->extents[i]));
+		at = omnikv_pool_addr(ranks->pool, &out->extents[i]);
+		for (uint64_t n = 0; n < (uint64_t)out->extents[i].nr_granules * 4096; n++)
 			at[n] = byte_of(round, rank, n);
-		crcs[i] = okv_block_crc(&ranks->plan, rank, T, at);
+		out->crcs[i] = okv_block_crc(&ranks->plan, rank, T, at);
 	}
-	return omnikv_commit_join(ranks->space, &join);
+}
+
+static int join_half(const struct ranks *ranks, const struct omnikv_key *key, uint32_t half, uint32_t round)
+{
+	struct half mine;
+
+	fill_half(ranks, key, half, round, &mine);
+	return omnikv_commit_join(ranks->space, &mine.join);
 }
 
 /* The weights change between the parts of a block: it is not made of both. */
 static void no_block_is_of_two_epochs(void **state)
 {
-	struct omnikv_pool_info info = { .size = sizeof(info) };
 	struct omnikv_key key = key_of(1);
-	struct daemon_case daemon;
 	struct ranks ranks[2];
 
 	(void)state;
-	daemon_case_init(&daemon);
-	daemon_start(&daemon, (const char *const []){ "--pool", "64M", "--reserve", "0", NULL });
 	for (uint32_t i = 0; i < 2; i++)
-		attach(&ranks[i], daemon.socket);
+		attach(&ranks[i]);
 	assert_int_equal(join_half(&ranks[0], &key, 0, 9), 0);
 	assert_int_equal(omnikv_manager_raise_epoch(ranks[0].manager), 1);
-	assert_int_equal(omnikv_pool_info(ranks[0].pool, &info), 0);
-	assert_int_equal(info.state_bytes[OMNIKV_EXTENT_SEALED], 0);
+	assert_int_equal(bytes_in(&ranks[0], 1u << OMNIKV_EXTENT_SEALED), 0);
 	/* Computed before that, and late. */
 	assert_int_equal(join_half(&ranks[1], &key, 1, 9), -ESTALE);
 	assert_false(is_there(&ranks[0], 1));
@@ -278,11 +348,125 @@ static void no_block_is_of_two_epochs(void **state)
 	assert_int_equal(join_half(&ranks[1], &key, 1, 1), 1);
 	for (uint32_t i = 0; i < 2; i++) {
 		assert_true(is_there(&ranks[i], 1));
-		omnikv_space_close(ranks[i].space);
-		omnikv_manager_destroy(ranks[i].manager);
 	}
-	assert_int_equal(daemon_stop(&daemon, NULL), 0);
-	daemon_case_fini(&daemon);
+	assert_nothing_is_left(&ranks[0]);
+	for (uint32_t i = 0; i < 2; i++)
+		detach(&ranks[i]);
+}
+
+/* PRIVATE of @ranks, all of it; then given back. */
+static void assert_is_still_ours(const struct ranks *ranks, const struct half *half)
+{
+	struct omnikv_client *client = omnikv_manager_client(ranks->manager);
+
+	for (uint32_t i = 0; i < RANKS / 2; i++) {
+		struct omnikv_extent_info info = { .size = sizeof(info) };
+
+		assert_int_equal(omnikv_extent_query(client, &half->extents[i], &info), 0);
+		assert_int_equal(info.state, OMNIKV_EXTENT_PRIVATE);
+		assert_true(info.is_mine);
+	}
+	assert_int_equal(omnikv_extent_free(client, half->extents, RANKS / 2), 0);
+}
+
+static void what_cannot_come_stays_its_owners(void **state)
+{
+	struct omnikv_key key = key_of(1), other = key_of(2);
+	struct ranks ranks[2];
+	struct half half;
+
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++)
+		attach(&ranks[i]);
+	/* A transfer is on one of them. */
+	fill_half(&ranks[0], &key, 0, 1, &half);
+	assert_int_equal(omnikv_extent_io_get(omnikv_manager_client(ranks[0].manager), &half.extents[3], 1), 0);
+	assert_int_equal(omnikv_commit_join(ranks[0].space, &half.join), -EBUSY);
+	omnikv_extent_io_put(omnikv_manager_client(ranks[0].manager), &half.extents[3], 1);
+	assert_is_still_ours(&ranks[0], &half);
+	/* More tokens than a block has. */
+	fill_half(&ranks[0], &key, 0, 1, &half);
+	half.join.nr_tokens = T + 1;
+	assert_int_equal(omnikv_commit_join(ranks[0].space, &half.join), -EINVAL);
+	assert_is_still_ours(&ranks[0], &half);
+	/* It is there already. */
+	assert_int_equal(join_half(&ranks[0], &key, 0, 1), 0);
+	assert_int_equal(join_half(&ranks[1], &key, 1, 1), 1);
+	fill_half(&ranks[1], &key, 1, 1, &half);
+	assert_int_equal(omnikv_commit_join(ranks[1].space, &half.join), -EEXIST);
+	assert_is_still_ours(&ranks[1], &half);
+	assert_true(is_there(&ranks[0], 1));
+	/* Two of the same part: neither is believed, and both are gone. */
+	assert_int_equal(join_half(&ranks[0], &other, 0, 2), 0);
+	assert_int_equal(join_half(&ranks[1], &other, 0, 2), -ECANCELED);
+	assert_int_equal(join_half(&ranks[1], &other, 1, 2), 0);
+	assert_int_equal(join_half(&ranks[0], &other, 0, 2), 1);
+	assert_true(is_there(&ranks[1], 2));
+	assert_nothing_is_left(&ranks[0]);
+	for (uint32_t i = 0; i < 2; i++)
+		detach(&ranks[i]);
+}
+
+static struct ranks others;
+
+static int others_are_first(void *opaque, const char *name)
+{
+	struct omnikv_key key = key_of(1);
+
+	(void)opaque;
+	(void)name;
+	KV_MUST(join_half(&others, &key, 0, 1) == 0);
+	KV_MUST(join_half(&others, &key, 1, 1) == 1);
+	return 0;
+}
+
+static int the_daemon_is_another(void *opaque, const char *name)
+{
+	(void)opaque;
+	(void)name;
+	daemon_kill(&the_daemon);
+	daemon_start(&the_daemon, options);
+	return 0;
+}
+
+/* Others publish the block, or another daemon comes, while a part of it is on its way. */
+static void what_comes_between_leaves_nothing_behind(void **state)
+{
+	struct okv_failpoint point = { .name = any_pool_is_kmod() ? "join.sealed" : "join.send", .times = 1 };
+	struct omnikv_key key = key_of(1), other = key_of(2);
+	struct ranks ranks;
+	struct half half;
+	int ret;
+
+	(void)state;
+	attach(&ranks);
+	attach(&others);
+	point.fn = others_are_first;
+	assert_int_equal(okv_failpoint_arm(&point), 0);
+	fill_half(&ranks, &key, 0, 1, &half);
+	ret = omnikv_commit_join(ranks.space, &half.join);
+	if (any_pool_is_kmod()) {
+		assert_int_equal(ret, -ECANCELED);
+	} else {
+		assert_int_equal(ret, -EEXIST);
+		assert_is_still_ours(&ranks, &half);
+	}
+	assert_true(is_there(&ranks, 1));
+	assert_int_equal(bytes_in(&ranks, states_of_blocks), RANKS * 4096);
+	point.fn = the_daemon_is_another;
+	assert_int_equal(okv_failpoint_arm(&point), 0);
+	fill_half(&ranks, &other, 0, 2, &half);
+	ret = omnikv_commit_join(ranks.space, &half.join);
+	okv_failpoint_disarm(point.name);
+	/* That one gives up what is sealed for nobody; where it seals itself it knows no better than the one before. */
+	assert_int_equal(ret, any_pool_is_kmod() ? -ESTALE : 0);
+	assert_true(is_there(&ranks, 1));
+	if (!ret)
+		assert_int_equal(join_half(&others, &other, 1, 2), 1);
+	assert_int_equal(is_there(&ranks, 2), !ret);
+	assert_nothing_is_left(&ranks);
+	detach(&others);
+	detach(&ranks);
 }
 
 /* ---- G1: ranks hit prefixes of different lengths, and what one of them had found left before another loaded it -------- */
@@ -371,12 +555,12 @@ static uint64_t load_by_all(const struct ranks *ranks, uint32_t prefix)
 }
 
 /* Somebody who knows nothing of ranks takes memory all the time. */
-static void press(const char *socket, volatile bool *is_over)
+static void press(volatile bool *is_over)
 {
 	struct ranks ranks;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	attach(&ranks, socket);
+	attach(&ranks);
 	for (uint32_t i = 0; !*is_over; i++) {
 		struct omnikv_seq *seq;
 
@@ -393,9 +577,7 @@ static void press(const char *socket, volatile bool *is_over)
 static void ranks_hit_the_same_and_load_it(void **state)
 {
 	uint32_t nr_prefixes = campaign_scale(100, 1000), nr_loads = campaign_scale(1000, 10000), nr_whole = 0, nr_part = 0, nr_none = 0;
-	const char *size = campaign_scale(0, 1) ? "48M" : "5M";
 	struct ranks ranks[G1_RANKS];
-	struct daemon_case daemon;
 	uint64_t seed = 20261202;
 	volatile bool *is_over;
 	int status;
@@ -404,16 +586,13 @@ static void ranks_hit_the_same_and_load_it(void **state)
 	(void)state;
 	is_over = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_true(is_over != MAP_FAILED);
-	daemon_case_init(&daemon);
-	/* Half of what the prefixes take. */
-	daemon_start(&daemon, (const char *const []){ "--pool", size, "--reserve", "0", NULL });
 	fflush(NULL);
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid)
-		press(daemon.socket, is_over);
+		press(is_over);
 	for (uint32_t r = 0; r < G1_RANKS; r++)
-		attach(&ranks[r], daemon.socket);
+		attach(&ranks[r]);
 	for (uint32_t i = 0; i < nr_loads; i++) {
 		uint32_t prefix = kv_random(&seed) % nr_prefixes;
 		uint64_t nr = load_by_all(ranks, prefix);
@@ -430,22 +609,23 @@ static void ranks_hit_the_same_and_load_it(void **state)
 	print_message("# %u loads by %u ranks: %u of the whole prefix, %u of a part of it, %u of nothing\n", nr_loads, G1_RANKS,
 		      nr_whole, nr_part, nr_none);
 	assert_true(nr_whole > nr_loads / 10 && nr_none > nr_loads / 10);
-	for (uint32_t r = 0; r < G1_RANKS; r++) {
-		omnikv_space_close(ranks[r].space);
-		omnikv_manager_destroy(ranks[r].manager);
-	}
-	assert_int_equal(daemon_stop(&daemon, NULL), 0);
-	daemon_case_fini(&daemon);
+	for (uint32_t r = 0; r < G1_RANKS; r++)
+		detach(&ranks[r]);
 	munmap((void *)is_over, 4096);
 }
+
+#define CASE(name)	cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define CASES \
+	CASE(nobody_sees_half_a_block), CASE(no_block_is_of_two_epochs), CASE(what_cannot_come_stays_its_owners), \
+	CASE(what_comes_between_leaves_nothing_behind)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(nobody_sees_half_a_block),
-		cmocka_unit_test(no_block_is_of_two_epochs),
-		cmocka_unit_test(ranks_hit_the_same_and_load_it),
+		CASES, cmocka_unit_test_setup_teardown(ranks_hit_the_same_and_load_it, set_up_small, tear_down),
 	};
+	/* The module's pool evicts nothing for who allocates. */
+	const struct CMUnitTest of_the_module[] = { CASES };
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return any_pool_is_kmod() ? cmocka_run_group_tests(of_the_module, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }

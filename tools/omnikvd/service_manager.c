@@ -558,9 +558,6 @@ static int handle_join(struct okv_server *server, const struct okv_request *req,
 	(void)reply;
 	if (!space || !may_publish(server, req->peer))
 		return -ENOENT;
-	/* Parts are sealed as they come together, by their owner. */
-	if (!client)
-		return -EOPNOTSUPP;
 	memcpy(extents, items, nr * sizeof(extents[0]));
 	memcpy(crcs, items + nr * sizeof(extents[0]), nr * sizeof(crcs[0]));
 	if (!joins) {
@@ -568,6 +565,8 @@ static int handle_join(struct okv_server *server, const struct okv_request *req,
 		if (ret)
 			return ret;
 	}
+	if (join->flags & OKV_WIRE_JOIN_F_ASK)
+		return okv_joins_ask(joins, space, &part);
 	ret = okv_joins_add(joins, space, &part);
 	if (!ret) {
 		name_of(space, &join->key, &name);

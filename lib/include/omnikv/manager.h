@@ -297,9 +297,9 @@ struct omnikv_join {
  * Return: 1: that was the last part; 0: others are still to come; the extents are no longer the caller's.
  *   -EEXIST      the block is cached already: the extents are the caller's as before
  *   -EINVAL, -EBUSY (a transfer is on them), -ENOSPC, -ENOMEM: likewise
- *   -EOPNOTSUPP  the manager is not attached, or the daemon's pool is the module's: likewise
- *   -ECANCELED   it contradicts the parts before, and all are dropped; -ESTALE: the parent is not cached, or the
- *                epoch was raised meanwhile, likewise
+ *   -EOPNOTSUPP  the manager is not attached: likewise
+ *   -ECANCELED   it contradicts the parts before, and all are dropped; or, in a pool of the module, something came
+ *                between, and this part is. -ESTALE: the parent is not cached, or the epoch was raised meanwhile, likewise
  *   -ENOTCONN    no answer: whether it was done is not known, and the extents end with the client
  */
 OMNIKV_API int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *join);
