@@ -29,6 +29,7 @@
 #define SLOW_TIMEOUT_MS	100u
 #define PAUSE_MIN_NS	(10ull * 1000 * 1000)
 #define PAUSE_MAX_NS	(1000ull * 1000 * 1000)
+#define START_PAUSE_NS	(20ull * 1000 * 1000)
 
 struct okv_conn {
 	/* Fixed after creation. */
@@ -351,7 +352,8 @@ int okv_conn_say_why(const char *path, int ret, uint32_t timeout_ms, struct omni
 	return okv_error_set(err, ret, "the daemon at %.108s: %s", path, strerror(-ret));
 }
 
-static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
+/* -EAGAIN: it is starting, and @err says how far it is. */
+static int connect_once_locked(struct okv_conn *conn, struct omnikv_error *err)
 {
 	const char *path = conn->addr.sun_path;
 	int ret;
@@ -374,6 +376,10 @@ static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
 		goto err_drop;
 	}
 	ret = hello_locked(conn, err);
+	if (ret == -EAGAIN) {
+		drop_locked(conn);
+		return ret;
+	}
 	if (ret) {
 		if (ret == -EPIPE || ret == -ENOTCONN || ret == -ETIME)
 			okv_conn_say_why(path, ret, conn->hooks.open_ms, err);
@@ -395,6 +401,28 @@ err_drop:
 	drop_locked(conn);
 	rest_locked(conn);
 	return ret;
+}
+
+static int connect_locked(struct okv_conn *conn, struct omnikv_error *err)
+{
+	const struct timespec pause = { .tv_nsec = START_PAUSE_NS };
+	struct omnikv_error why = { "" }, how = { "" };
+	int ret;
+
+	while ((ret = connect_once_locked(conn, &why)) == -EAGAIN && !conn->hooks.is_told_starts) {
+		how = why;
+		why.text[0] = '\0';
+		if (okv_monotonic_ns() + START_PAUSE_NS >= conn->until_ns) {
+			ret = -ETIME;
+			rest_locked(conn);
+			break;
+		}
+		nanosleep(&pause, NULL);
+	}
+	if (ret == -ETIME && how.text[0])
+		return okv_error_set(err, ret, "the daemon at %.108s is starting: %.100s; try again when it serves",
+				     conn->addr.sun_path, how.text);
+	return why.text[0] ? okv_error_set(err, ret, "%s", why.text) : ret;
 }
 
 int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct okv_conn **out,

@@ -55,6 +55,7 @@ struct okv_call {
  * @late:      a reply whose request gave up waiting; may be NULL
  * @timeout_ms: of each request that has none of its own; 0: OKV_CONN_TIMEOUT_MS
  * @open_ms:   of okv_conn_open() with all that @connected asks; 0: OKV_CONN_TIMEOUT_MS
+ * @is_told_starts: a daemon that is starting is not waited for: okv_conn_open() is -EAGAIN, and @err how far it is
  */
 struct okv_conn_hooks {
 	int	(*connected)(struct okv_conn *conn, void *opaque, bool is_first, struct omnikv_error *err);
@@ -62,6 +63,7 @@ struct okv_conn_hooks {
 	void	*opaque;
 	uint32_t timeout_ms;
 	uint32_t open_ms;
+	bool	is_told_starts;
 };
 
 /**

@@ -27,6 +27,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "conn.h"
+
 #define OPTIONS_MAX	32
 #define START_MS	20000
 #define STOP_MS		10000
@@ -148,6 +150,7 @@ int daemon_connect(const struct daemon_case *daemon)
 void daemon_start(struct daemon_case *daemon, const char *const *options)
 {
 	uint64_t end = now_ms() + START_MS;
+	struct okv_conn *conn = NULL;
 	int fd;
 
 	daemon_spawn(daemon, options);
@@ -159,6 +162,9 @@ void daemon_start(struct daemon_case *daemon, const char *const *options)
 		sleep_ms(5);
 	}
 	close(fd);
+	/* It may be populating its pool yet. */
+	okv_conn_open(daemon->socket, NULL, &conn, NULL);
+	okv_conn_close(conn);
 }
 
 /* Its exit status; -1 when a signal ended it, or it had not ended after @ms and was killed. */

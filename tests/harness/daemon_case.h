@@ -28,7 +28,7 @@ struct daemon_case {
 void daemon_case_init(struct daemon_case *daemon);
 /** End the daemon, hard, and remove the directory. */
 void daemon_case_fini(struct daemon_case *daemon);
-/** Start one with these options beside --socket; NULL ends the list. Returns when it takes connections. */
+/** Start one with these options beside --socket; NULL ends the list. Returns when it serves. */
 void daemon_start(struct daemon_case *daemon, const char *const *options);
 /** The same, without waiting for it. */
 void daemon_spawn(struct daemon_case *daemon, const char *const *options);

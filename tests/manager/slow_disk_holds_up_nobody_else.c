@@ -83,13 +83,13 @@ static void run_daemon(const struct daemon_case *place)
 	for (uint32_t i = 0; !ret && i < sizeof(settings) / sizeof(settings[0]); i++)
 		ret = okv_config_set(&daemon.config, settings[i][0], settings[i][1], &err);
 	if (!ret)
-		ret = okv_daemon_open_socket(&daemon, &err);
+		ret = okv_daemon_listen(&daemon, NULL, &err);
 	if (!ret)
 		ret = okv_daemon_open_pool(&daemon, -1, say, &err);
 	for (uint32_t i = 0; i < sizeof(points) / sizeof(points[0]); i++)
 		okv_failpoint_arm(&(struct okv_failpoint){ .name = points[i], .delay_ms = SLOW_MS, .fn = count_waits });
 	if (!ret)
-		ret = okv_daemon_serve(&daemon, NULL, &err);
+		ret = okv_daemon_serve(&daemon, &err);
 	if (!ret)
 		ret = okv_server_run(daemon.server);
 	fprintf(stderr, "# the daemon ended: %d %s\n", ret, err.text);

@@ -101,6 +101,14 @@ static json_t *daemon_object(const char *path, const struct okv_wire_clients *cl
 			 (json_int_t)info->state_bytes[OMNIKV_EXTENT_QUARANTINED], "clients");
 }
 
+static void show_starting(const char *path, const char *how, json_t *object)
+{
+	if (object)
+		json_object_set_new(object, "daemon", json_pack("{s:s,s:s}", "socket", path, "starting", how));
+	else
+		printf("omnikvd at %s is starting: %s\n", path, how);
+}
+
 /* What sessions keep in memory; a daemon that manages no pool, or that is older, has nothing to say. */
 static void show_retained(struct okv_conn *conn, json_t *daemon)
 {
@@ -189,6 +197,7 @@ static const struct argp okv_status_argp = {
 
 int okv_cmd_status(int argc, char **argv)
 {
+	const struct okv_conn_hooks hooks = { .is_told_starts = true };
 	struct okv_status_args args = { 0 };
 	struct omnikv_error err = { "" };
 	struct okv_conn *conn;
@@ -198,15 +207,17 @@ int okv_cmd_status(int argc, char **argv)
 	okv_cmd_parse(&okv_status_argp, argc, argv, &args);
 	if (args.is_json)
 		object = json_object();
-	ret = okv_conn_open(args.socket, NULL, &conn, &err);
+	ret = okv_conn_open(args.socket, &hooks, &conn, &err);
 	if (ret == -EINVAL)
 		okv_usage("--%s", err.text);
-	if (ret && (args.socket || ret == -ETIME))
+	if (ret && ret != -EAGAIN && (args.socket || ret == -ETIME))
 		return okv_fail("%s", err.text[0] ? err.text : strerror(-ret));
 	/* Where a daemon runs, a module is not missed. */
-	if (!args.socket && (ret || access("/dev/omnikv", F_OK) == 0))
+	if (!args.socket && ((ret && ret != -EAGAIN) || access("/dev/omnikv", F_OK) == 0))
 		module = okv_kmod_status(object);
-	if (!ret) {
+	if (ret == -EAGAIN) {
+		show_starting(args.socket ? args.socket : OKV_CONN_SOCKET, err.text, object);
+	} else if (!ret) {
 		ret = show(conn, object);
 		okv_conn_close(conn);
 		if (ret) {

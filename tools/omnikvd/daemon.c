@@ -166,7 +166,7 @@ static int make_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 	return 0;
 }
 
-int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err)
+static int open_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 {
 	char dir[PATH_MAX], *slash;
 	int ret;
@@ -190,17 +190,19 @@ int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 
 /* ---- the pool --------------------------------------------------------------------------- */
 
-/* A large pool takes minutes to populate: the service manager is told that it goes on. */
+/* A large pool takes minutes to populate: whoever asks is told that it goes on, and so is the service manager. */
 static void progress(void *opaque, uint64_t done_bytes, uint64_t total_bytes)
 {
 	struct okv_daemon *daemon = opaque;
 	uint64_t now = okv_monotonic_ns();
+	char how[80];
 
+	snprintf(how, sizeof(how), "populating the pool, %.0f %%", 100.0 * (double)done_bytes / (double)total_bytes);
+	okv_server_starting(daemon->server, how);
 	if (now < daemon->told_ns + 1000000000u)
 		return;
 	daemon->told_ns = now;
-	okv_notify("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=populating the pool, %.0f %%",
-		   100.0 * (double)done_bytes / (double)total_bytes);
+	okv_notify("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=%s", how);
 }
 
 int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_fn notice, struct omnikv_error *err)
@@ -294,18 +296,29 @@ static void end_errands(struct okv_server *server)
 
 static const struct okv_service errands_service = { .stop = end_errands };
 
-int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
-		     struct omnikv_error *err)
+int okv_daemon_listen(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
+		      struct omnikv_error *err)
 {
 	const struct okv_server_config config = {
 		.peers_max = (uint32_t)daemon->config.clients_max, .may_enter = may_enter, .log = log, .opaque = daemon,
 	};
 	int ret;
 
-	daemon->since_ns = okv_monotonic_ns();
+	ret = open_socket(daemon, err);
+	if (ret)
+		return ret;
 	ret = okv_server_create(&config, &daemon->server);
 	if (ret)
 		return okv_error_set(err, ret, "no memory for the server");
+	ret = okv_server_listen(daemon->server, daemon->listen_fd);
+	return ret ? okv_error_set(err, ret, "socket: %s", strerror(-ret)) : 0;
+}
+
+int okv_daemon_serve(struct okv_daemon *daemon, struct omnikv_error *err)
+{
+	int ret;
+
+	daemon->since_ns = okv_monotonic_ns();
 	ret = okv_manager_service_begin(daemon->server);
 	if (ret)
 		return okv_error_set(err, ret, "no memory for the server");
@@ -319,8 +332,8 @@ int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int pr
 	ret = daemon->spill ? okv_errands_create(daemon->server, &daemon->errands) : 0;
 	if (ret)
 		return okv_error_set(err, ret, "no thread for the spill store: %s", strerror(-ret));
-	ret = okv_server_listen(daemon->server, daemon->listen_fd);
-	return ret ? okv_error_set(err, ret, "socket: %s", strerror(-ret)) : 0;
+	okv_server_starting(daemon->server, NULL);
+	return 0;
 }
 
 void okv_daemon_unlink(const struct okv_daemon *daemon)

@@ -51,11 +51,12 @@ struct okv_daemon {
 
 /** daemon.c: each with its reason in @err. */
 int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err);
-int okv_daemon_open_socket(struct okv_daemon *daemon, struct omnikv_error *err);
+/** Has the socket, and a server that tells who asks how far the start is. */
+int okv_daemon_listen(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
+		      struct omnikv_error *err);
 /** @kept_fd: memory of an earlier life, or -1; stays the caller's. */
 int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_fn notice, struct omnikv_error *err);
-int okv_daemon_serve(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
-		     struct omnikv_error *err);
+int okv_daemon_serve(struct okv_daemon *daemon, struct omnikv_error *err);
 /** Take away what this daemon has made of names: its socket's, and that of the lock, which it still holds. Of a signal's handler too. */
 void okv_daemon_unlink(const struct okv_daemon *daemon);
 /** Clients notice that the connection is gone, and nothing else: what they have outlives the daemon. */

@@ -417,12 +417,12 @@ static int serve(struct omnikv_error *err)
 	if (!ret)
 		ret = okv_daemon_find_group(daemon, err);
 	if (!ret)
-		ret = okv_daemon_open_socket(daemon, err);
+		ret = okv_daemon_listen(daemon, say, err);
 	if (!ret)
 		ret = open_pool(daemon, err);
 	is_serving = 1;
 	if (!ret)
-		ret = okv_daemon_serve(daemon, say, err);
+		ret = okv_daemon_serve(daemon, err);
 	if (!ret)
 		ret = okv_server_watch(daemon->server, event_fd, event_ready, daemon);
 	if (ret)

@@ -72,6 +72,7 @@ struct okv_server {
 	bool				is_resting;
 	bool				is_stopping;
 	bool				has_gone;
+	char				starting[80];		/* HELLO waits for it to be empty */
 	unsigned char			*in, *out;		/* [OKV_WIRE_FRAME_MAX] */
 };
 
@@ -106,6 +107,14 @@ int okv_server_create(const struct okv_server_config *config, struct okv_server 
 	}
 	*out = server;
 	return 0;
+}
+
+void okv_server_starting(struct okv_server *server, const char *how)
+{
+	snprintf(server->starting, sizeof(server->starting), "%s", how ? how : "");
+	/* One turn lets in who waits, another one answers them. */
+	for (int i = 0; how && i < 2; i++)
+		okv_server_turn(server, 0);
 }
 
 uint32_t okv_server_add(struct okv_server *server, const struct okv_service *service)
@@ -465,6 +474,8 @@ static int hello(struct okv_peer *peer, const struct okv_wire_header *header, co
 
 	if (peer->version || okv_wire_request_check(OKV_WIRE_HELLO, payload, header->length))
 		return -EPROTO;
+	if (peer->server->starting[0])
+		return okv_error_set(&reply->err, -EAGAIN, "%s", peer->server->starting);
 	version = okv_wire_agree(theirs, &reply->err);
 	if (version < 0)
 		return version;

@@ -166,6 +166,12 @@ void okv_server_unwatch(struct okv_server *server, int fd);
 /** A connection from an earlier life of the daemon, past HELLO, under its old number. @fd is the server's then. NULL: no memory. */
 struct okv_peer *okv_server_adopt(struct okv_server *server, int fd, uint32_t version, uint64_t features,
 				  uint64_t number);
+/**
+ * okv_server_starting() - nobody is let in yet, and who asks is told @how far it is; NULL: from now on they are
+ *
+ * A few turns, so that it is told now. Without services.
+ */
+void okv_server_starting(struct okv_server *server, const char *how);
 /** Serve until okv_server_stop(). */
 int okv_server_run(struct okv_server *server);
 /** From a handler or a watch: the loop ends after this turn. */
