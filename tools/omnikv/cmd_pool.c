@@ -246,7 +246,7 @@ static const char *const state_files[] = {
 };
 
 static const char *const value_files[] = {
-	"bytes", "granule_bytes", "client_bytes", "uid", "gid", "epoch", "clients", "leases", "private_extents",
+	"bytes", "ready_bytes", "granule_bytes", "client_bytes", "uid", "gid", "epoch", "clients", "leases", "private_extents",
 	"sealed_extents", "meta_extents", "quarantined_extents", "bound_pages_total", "zaps_total",
 	"huge_page_misses",
 };
@@ -305,12 +305,18 @@ static void print_clients(const struct omnikv_client_entry *clients, int nr, con
 
 static void print_pool_line(const char *name)
 {
-	char bytes[24], avail[24], mode[16];
+	uint64_t all = okv_kmod_pool_value(name, "bytes");
+	char bytes[24], avail[24], mode[16], state[16];
 
+	okv_kmod_pool_text(name, "state", state, sizeof(state));
+	if (!strcmp(state, "creating") && all) {
+		printf("%-32s %10s being made, %.0f %%\n", name, okv_bytes_text(all, bytes),
+		       100.0 * (double)okv_kmod_pool_value(name, "ready_bytes") / (double)all);
+		return;
+	}
 	okv_kmod_pool_text(name, "mode", mode, sizeof(mode));
 	printf("%-32s %10s %10s free %4llu clients  uid %llu mode %s\n", name,
-	       okv_bytes_text(okv_kmod_pool_value(name, "bytes"), bytes),
-	       okv_bytes_text(okv_kmod_pool_value(name, "free_bytes"), avail),
+	       okv_bytes_text(all, bytes), okv_bytes_text(okv_kmod_pool_value(name, "free_bytes"), avail),
 	       (unsigned long long)okv_kmod_pool_value(name, "clients"),
 	       (unsigned long long)okv_kmod_pool_value(name, "uid"), mode);
 }
