@@ -117,6 +117,8 @@ void okv_bench_fork(struct okv_bench *bench);
 uint64_t okv_bench_fork_need(uint64_t footprint_bytes);
 void okv_bench_get(struct okv_bench *bench);
 uint64_t okv_bench_get_need(uint64_t footprint_bytes);
+void okv_bench_start(struct okv_bench *bench);
+uint64_t okv_bench_start_need(uint64_t footprint_bytes);
 void okv_bench_restart(struct okv_bench *bench);
 uint64_t okv_bench_restart_need(uint64_t footprint_bytes);
 void okv_bench_spill(struct okv_bench *bench);

@@ -46,6 +46,7 @@ static const struct okv_benchmark okv_benchmarks[] = {
 	{ "ring", "M5", "operations to a worker and back, and what an idle ring costs", okv_bench_ring_need, okv_bench_ring, NULL },
 	{ "fork", "fork", "forks of a long sequence, and their first append", okv_bench_fork_need, okv_bench_fork, NULL },
 	{ "get", "M6", "another process's blocks over a daemon, mapped and copied", okv_bench_get_need, okv_bench_get, NULL },
+	{ "start", "M8", "a new pool until it is ready, and another client meanwhile", okv_bench_start_need, okv_bench_start, NULL },
 	{ "restart", "M8", "a manager and a daemon over a pool that is full of blocks", okv_bench_restart_need, okv_bench_restart, NULL },
 	{ "spill", "M9", "blocks to NVMe and back, beside fio where it is installed", okv_bench_spill_need, okv_bench_spill,
 	  okv_bench_spill_disk_need },
