@@ -5,10 +5,14 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <omnikv.h>
 
-#define TRY(call) do { if ((call) < 0) { fprintf(stderr, "%s failed: %s\n", #call, err.text); exit(1); } } while (0)
-#define NR_BLOCKS 8	/* of the prompt */
+#define TRY(call) do { \
+	err.text[0] = '\0'; \
+	long long ret_ = (call); \
+	if (ret_ < 0) { fprintf(stderr, "%s: %s\n", #call, err.text[0] ? err.text : strerror((int)-ret_)); exit(1); } } while (0)
+#define NR_BLOCKS 8	/* of the longest prompt */
 static struct omnikv_error err;
 
 /* Move blocks [from, to): here the engine keeps a block's pieces one after another. */
@@ -31,7 +35,9 @@ static int64_t move(struct omnikv_ring *ring, struct omnikv_seq *seq, struct omn
 	(is_load ? omnikv_prep_load : omnikv_prep_store)(sqe, kv, pieces, nr);
 	TRY(omnikv_submit(ring));
 	TRY(omnikv_wait_cqe(ring, &cqe, UINT64_MAX));
-	return cqe->res;	/* negative: compute the blocks of a load, do not commit those of a save */
+	int64_t res = cqe->res;	/* negative: compute the blocks of a load, do not commit those of a save */
+	omnikv_cqe_seen(ring, cqe);
+	return res;
 }
 
 int main(void)
@@ -57,14 +63,15 @@ int main(void)
 	for (uint32_t b = 0; b < NR_BLOCKS; b++)
 		TRY(omnikv_key_init(&keys[b], &b, sizeof(b)));
 	for (int request = 1; request <= 2; request++) {
-		TRY(omnikv_seq_open(space, keys, NR_BLOCKS, NULL, &seq));
+		uint64_t prompt = request == 1 ? NR_BLOCKS - 2 : NR_BLOCKS;
+		TRY(omnikv_seq_open(space, keys, prompt, NULL, &seq));
 		uint64_t cached = omnikv_seq_tokens(seq) / plan.block_tokens;
 		int64_t loaded = cached ? move(ring, seq, kv, 0, cached, true) : 0;
 		/* Here the engine computes the blocks behind what was loaded. */
-		TRY(omnikv_seq_append(seq, (NR_BLOCKS - cached) * plan.block_tokens));
-		int64_t saved = cached < NR_BLOCKS ? move(ring, seq, kv, cached, NR_BLOCKS, false) : 0;
+		TRY(omnikv_seq_append(seq, (prompt - cached) * plan.block_tokens));
+		int64_t saved = cached < prompt ? move(ring, seq, kv, cached, prompt, false) : 0;
 		if (saved >= 0)
-			TRY(omnikv_seq_commit(seq, keys, NR_BLOCKS, NULL));
+			TRY(omnikv_seq_commit(seq, keys, prompt, NULL));
 		printf("request %d: %lld bytes loaded, %lld saved\n", request, (long long)loaded, (long long)saved);
 		omnikv_seq_close(seq);
 	}

@@ -11,7 +11,10 @@
 
 #include <omnikv.h>
 
-#define TRY(call) do { if ((call) < 0) { fprintf(stderr, "%s failed: %s\n", #call, err.text); exit(1); } } while (0)
+#define TRY(call) do { \
+	err.text[0] = '\0'; \
+	long long ret_ = (call); \
+	if (ret_ < 0) { fprintf(stderr, "%s: %s\n", #call, err.text[0] ? err.text : strerror((int)-ret_)); exit(1); } } while (0)
 #define NR_TOKENS 257
 
 static struct omnikv_view view;	/* of the layer under way; "host" runs a kernel when it is launched */
