@@ -20,7 +20,7 @@ from ._native import BUILT_VERSION, LIBRARY_VERSION
 from .buffer import Buffer
 from .connection import connect
 from .errors import (BusyError, DeadlineError, DisconnectedError, InvalidError, LostError, NoMemoryError, NoSpaceError,
-                     NotSupportedError, OmniKVError, StaleError, VersionError)
+                     NotSupportedError, OmniKVError, StaleError, VersionError, ViewError)
 from .keys import KEY_BYTES_MAX, ChainKey, Keys, chain_sglang, chain_vllm, partial_key
 from .layout import Group, GroupPlan, Layout, Plan, Plane
 from .manager import HASH_ALGORITHMS, Manager, Match, Sequence, Space, SpillStore
@@ -33,6 +33,6 @@ __all__ = [
     "BUILT_VERSION", "Buffer", "BusyError", "ChainKey", "DeadlineError", "DisconnectedError", "EngineMemory", "Group", "GroupPlan",
     "HASH_ALGORITHMS", "InvalidError", "KEY_BYTES_MAX", "Keys", "LIBRARY_VERSION", "Layout", "LostError", "Manager", "Match",
     "NoMemoryError", "NoSpaceError", "NotSupportedError", "OmniKVError", "Plan", "Plane", "Pool", "PoolInfo", "Ring", "Sequence",
-    "Space", "SpillStore", "StaleError", "Transfer", "VersionError", "chain_sglang", "chain_vllm", "connect", "parse_size",
+    "Space", "SpillStore", "StaleError", "Transfer", "VersionError", "ViewError", "chain_sglang", "chain_vllm", "connect", "parse_size",
     "partial_key",
 ]

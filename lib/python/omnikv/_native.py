@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import Counter
 from typing import Any, Callable, Optional
 
 from .errors import BusyError, VersionError, error_for
@@ -87,7 +88,7 @@ class Handle:
         self._destroy = destroy
         self._parents = parents
         self._users = 0        # objects made from this one
-        self._exports = 0      # views of its memory
+        self._exports: "Counter[Any]" = Counter()    # views of its memory, by what they show
         self._is_closing = False
         with _lock:
             for parent in parents:
@@ -132,14 +133,18 @@ class Handle:
             for parent in parents:
                 parent._users -= 1
 
-    def _export(self) -> None:
+    def _export(self, address: int, shows: Any) -> Any:
+        """A C pointer whose life counts as a view. ``shows``: what the methods that would take it away need to know."""
         with _lock:
-            self._exports += 1
+            self._exports[shows] += 1
+        return ffi.gc(ffi.cast("char *", address), lambda _pointer: self._unexport(shows))
 
-    def _unexport(self) -> None:
+    def _unexport(self, shows: Any) -> None:
         pointer = None
         with _lock:
-            self._exports -= 1
+            self._exports[shows] -= 1
+            if not self._exports[shows]:
+                del self._exports[shows]
             if self._is_closing and not self._exports and self._pointer is not None:
                 pointer = self._end_locked()
         if pointer is not None:

@@ -4,9 +4,12 @@
 import ctypes
 import operator
 from functools import reduce
-from typing import Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple
 
-from ._native import Handle, ffi, lib
+from ._native import ffi, lib
+
+if TYPE_CHECKING:
+    from .manager import Sequence
 
 # dtype of a layout -> (DLPack code, bits, NumPy type string).
 _DTYPES = {
@@ -16,36 +19,51 @@ _DTYPES = {
 _DLPACK_CPU = (1, 0)
 
 
+class Place(NamedTuple):
+    """Rows of one plane of a sequence that lie in one block: those of tokens [begin, end)."""
+    group: int
+    layer_index: int
+    plane: int
+    begin: int
+    end: int
+    block: int
+    is_state: bool
+
+
 class Buffer:
     """Rows of one plane in one block: shape [rows][heads][elems], dense, in host memory.
 
     ``memory`` is a memoryview of its bytes; ``numpy.asarray(buffer)`` and ``torch.from_dlpack(buffer)`` share them too.
-    Rows that others may read already (committed, or a cached prefix) are read-only. The owner is kept alive as long as a
-    view is; closing it meanwhile takes effect with the last view.
+    Rows that others may read already (committed, a cached prefix, shared with a fork) are read-only.
+
+    A Buffer names rows, and looks where they are whenever it is asked: it keeps nothing. Its views do, as ``Sequence`` tells.
     """
 
-    def __init__(self, owner: Handle, address: int, shape: Tuple[int, ...], dtype: str, readonly: bool):
+    def __init__(self, owner: "Sequence", place: Place, shape: Tuple[int, ...], dtype: str):
         self._code, self._bits, self._typestr = _DTYPES[dtype]
-        self.shape, self.dtype, self.readonly = shape, dtype, readonly
+        self._owner, self._place = owner, place
+        self.shape, self.dtype = shape, dtype
         self.nbytes = reduce(operator.mul, shape, 1) * self._bits // 8
-        owner._export()
-        # Every view holds this object, whose end tells the owner.
-        self._c = ffi.gc(ffi.cast("char *", address), lambda _pointer, owner=owner: owner._unexport())
+
+    @property
+    def readonly(self) -> bool:
+        return self._owner._is_readonly(self._place.block)
 
     @property
     def address(self) -> int:
-        """Where the first byte lies in this process."""
-        return int(ffi.cast("uintptr_t", self._c))
+        """Where the first byte lies in this process. A number keeps nothing: hold a view as long as it is used."""
+        return self._owner._address(self._place)
 
     @property
     def memory(self) -> memoryview:
         """The bytes, as a flat memoryview."""
-        view = memoryview(ffi.buffer(self._c, self.nbytes))
+        view = memoryview(ffi.buffer(self._owner._view(self._place), self.nbytes))
         return view.toreadonly() if self.readonly else view
 
     @property
     def __array_interface__(self) -> Dict[str, Any]:
-        return {"shape": self.shape, "typestr": self._typestr, "data": (self.address, self.readonly), "version": 3}
+        # The array holds the memoryview, and no other part of this.
+        return {"shape": self.shape, "typestr": self._typestr, "data": self.memory, "version": 3}
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return _DLPACK_CPU
@@ -60,7 +78,8 @@ class Buffer:
             raise BufferError("a Buffer never copies; copy what it shows")
         if self.readonly and not versioned:
             raise BufferError("read-only rows need DLPack 1.0 (max_version); copy them out of .memory instead")
-        address = lib.okv_py_dlpack(id(self), self._c, self._code, self._bits, len(self.shape), list(self.shape), versioned,
+        view = self._owner._view(self._place)
+        address = lib.okv_py_dlpack(id(view), view, self._code, self._bits, len(self.shape), list(self.shape), versioned,
                                     self.readonly)
         if not address:
             raise MemoryError("no memory for a DLPack capsule")
@@ -73,7 +92,8 @@ class Buffer:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"Buffer({self.dtype}{list(self.shape)}{', read-only' if self.readonly else ''})"
+        state = ", closed" if self._owner.closed else ", read-only" if self.readonly else ""
+        return f"Buffer({self.dtype}{list(self.shape)}{state})"
 
 
 def memory_of(array: Any) -> Tuple[int, int, Any]:

@@ -25,6 +25,10 @@ class BusyError(OmniKVError):
     """EBUSY, EAGAIN: somebody else still uses it."""
 
 
+class ViewError(BusyError, BufferError):
+    """EBUSY: a view (memoryview, array, tensor) still shows rows that the call would free, publish or share."""
+
+
 class StaleError(OmniKVError):
     """ESTALE, ENOENT: it is gone, or never was."""
 

@@ -7,11 +7,11 @@ thread at a time.
 
 import errno
 import warnings
-from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
 
 from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
-from .buffer import Buffer
-from .errors import DisconnectedError, InvalidError, error_for
+from .buffer import Buffer, Place
+from .errors import DisconnectedError, InvalidError, ViewError, error_for
 from .keys import KeysLike, as_keys, as_tail
 from .layout import Layout, Plan
 from .pool import Pool, PoolInfo, parse_size, pool_info
@@ -203,13 +203,39 @@ class Match(Handle):
         self.tail_tokens: int = lib.omnikv_match_tail_tokens(out[0])
 
 
+class _Shown(NamedTuple):
+    """What a view of a sequence shows: rows of this block."""
+    block: int
+    is_state: bool
+    is_readonly: bool
+
+
 class Sequence(Handle):
-    """A chain of cached blocks plus a private tail. Open one with ``Space.sequence()``; one thread at a time."""
+    """A chain of cached blocks plus a private tail. Open one with ``Space.sequence()``; one thread at a time.
+
+    While a view of its rows lives (a memoryview, an array, a tensor; see ``rows()``), calls that would free, publish or share
+    these rows raise ViewError, which is a BufferError, and change nothing; closing takes effect with the last view.
+    """
 
     def __init__(self, space: Space, pointer: Any):
         super().__init__(pointer, lib.omnikv_seq_close, space)
         self.space = space
         self._pool = space.manager._pool_pointer()
+        self._block_tokens = space.plan.block_tokens
+        self._nr_shared = 0    # leading blocks that a fork had too and that were not copied since
+
+    def _nr_blocks(self, nr_tokens: int) -> int:
+        return -(-nr_tokens // self._block_tokens)
+
+    def _is_readonly(self, block: int) -> bool:
+        return block < self._nr_blocks(self.cached_tokens) or block < self._nr_shared
+
+    def _refuse(self, what: str, takes: Callable[[_Shown], bool]) -> None:
+        """ViewError if a view shows what a call ``takes``. An array or a tensor cannot be revoked."""
+        blocks = [shown.block for shown in list(self._exports) if takes(shown)]
+        if blocks:
+            raise ViewError(errno.EBUSY, f"a view (memoryview, array or tensor) of block {min(blocks)} lives, and its rows {what}: "
+                            "let it go first (del; release() of a memoryview)")
 
     @property
     def tokens(self) -> int:
@@ -228,21 +254,39 @@ class Sequence(Handle):
 
     def append(self, nr_tokens: int) -> None:
         """Room for more tokens, evicting inline as needed. NoSpaceError: everything else is leased; nothing has changed."""
+        # A part of a block that others may read is copied, and then the sequence's own.
+        part = self.tokens // self._block_tokens if nr_tokens and self.tokens % self._block_tokens else None
+        if self._exports and nr_tokens:
+            first, last = self._nr_blocks(self.cached_tokens), self._nr_blocks(self.tokens) - 1
+            self._refuse("are exchanged for a copy, or are state that is given up",
+                         lambda shown: shown.is_readonly and shown.block == part or shown.is_state and first <= shown.block < last)
         check(lib.omnikv_seq_append(self.pointer, nr_tokens), "omnikv_seq_append")
+        if part is not None:
+            self._nr_shared = min(self._nr_shared, part)
 
     def truncate(self, nr_tokens: int) -> None:
         """Drop tokens from the end, down to ``nr_tokens``. InvalidError where the sequence is shorter."""
+        if self._exports and nr_tokens < self.tokens:
+            gone, state_gone = self._nr_blocks(nr_tokens), nr_tokens // self._block_tokens
+            self._refuse("are to be dropped", lambda shown: shown.block >= (state_gone if shown.is_state else gone))
         check(lib.omnikv_seq_truncate(self.pointer, nr_tokens), "omnikv_seq_truncate")
+        self._nr_shared = min(self._nr_shared, self._nr_blocks(nr_tokens))
 
     def checkpoint(self, at_most: int) -> int:
         """The last position not behind ``at_most`` where the sequence can go on after a loss."""
         return lib.omnikv_seq_checkpoint(self.pointer, at_most)
 
     def fork(self) -> "Sequence":
-        """Another sequence that shares everything so far; O(1) in length, nothing is copied."""
+        """Another sequence that shares everything so far; O(1) in length, nothing is copied.
+
+        What they share is read-only in both from now on; the block that the next append of one continues is copied for it.
+        """
         out = ffi.new("struct omnikv_seq **")
+        self._refuse("can be written and are to be shared", lambda shown: not shown.is_readonly)
         check(lib.omnikv_seq_fork(self.pointer, out), "omnikv_seq_fork")
-        return Sequence(self.space, out[0])
+        fork = Sequence(self.space, out[0])
+        self._nr_shared = fork._nr_shared = self._nr_blocks(self.tokens)
+        return fork
 
     def commit(self, keys: KeysLike, tail: Optional[bytes] = None) -> int:
         """Publish the first ``len(keys)`` full blocks, and the partial tail under ``tail``, so that lookups find them.
@@ -251,6 +295,10 @@ class Sequence(Handle):
         at all; after an error ``cached_tokens`` tells how far it got.
         """
         keys = as_keys(keys)
+        if self._exports:
+            first, full = self._nr_blocks(self.cached_tokens), self.tokens // self._block_tokens
+            self._refuse("are to be published, or given up for those that are cached",
+                         lambda shown: first <= shown.block < len(keys) or tail is not None and shown.block == full)
         return check(lib.omnikv_seq_commit(self.pointer, keys._c, len(keys), as_tail(tail)), "omnikv_seq_commit")
 
     def block_crc(self, block: int, group: int = 0) -> int:
@@ -274,18 +322,33 @@ class Sequence(Handle):
         """Views of the rows of tokens [begin, end) of one plane of model layer ``layer``: one Buffer a block, in order.
 
         Shapes are [rows][heads][elems] of the plane's dtype; with a scaled plan [rows][bytes]. Rows of cached or committed
-        blocks are read-only. The sequence stays leased as long as a view lives.
+        blocks, and those shared with a fork, are read-only.
         """
-        info = self.space.plan.layout.groups[group]
-        c_plane, row_bytes = info.planes[plane], self.space.plan.groups[group].row_bytes[plane]
-        array, count = self.pieces(group, self.space.plan.layer_index(group, layer), plane, begin, end)
-        scaled = self.space.plan.scale != 1
-        tokens_per_entry, cached, at, found = max(info.tokens_per_entry, 1), self.cached_tokens, begin, []
+        plan = self.space.plan
+        index = plan.layer_index(group, layer)
+        pieces, count = self.pieces(group, index, plane, begin, end)
+        info, group_plan = plan.layout.groups[group], plan.groups[group]
+        c_plane, row_bytes = info.planes[plane], group_plan.row_bytes[plane]
+        if not info.tokens_per_entry:      # state: one row, in the block of the last token
+            places = [Place(group, index, plane, begin, end, (end - 1) // self._block_tokens, True)]
+        else:
+            step, places, at = info.tokens_per_entry, [], begin // info.tokens_per_entry
+            for i in range(count):
+                rows = pieces[i].bytes // row_bytes
+                places.append(Place(group, index, plane, at * step, (at + rows) * step, at // group_plan.entries, False))
+                at += rows
+        found = []
         for i in range(count):
-            piece = array[i]
-            rows = piece.bytes // row_bytes
-            address = int(ffi.cast("uintptr_t", lib.omnikv_pool_addr(self._pool, ffi.addressof(piece, "extent")))) + piece.extent_off
-            shape, dtype = ((rows, row_bytes), "u8") if scaled else ((rows, c_plane.heads, c_plane.elems), c_plane.dtype)
-            found.append(Buffer(self, address, shape, dtype, readonly=at < cached))
-            at += rows * tokens_per_entry
+            rows = pieces[i].bytes // row_bytes
+            shape, dtype = ((rows, row_bytes), "u8") if plan.scale != 1 else ((rows, c_plane.heads, c_plane.elems), c_plane.dtype)
+            found.append(Buffer(self, places[i], shape, dtype))
         return found
+
+    def _address(self, place: Place) -> int:
+        piece = ffi.new("struct omnikv_piece *")
+        check(lib.omnikv_seq_pieces(self.pointer, place.group, place.layer_index, place.plane, place.begin, place.end, 0, piece, 1),
+              "omnikv_seq_pieces")
+        return int(ffi.cast("uintptr_t", lib.omnikv_pool_addr(self._pool, ffi.addressof(piece, "extent")))) + piece.extent_off
+
+    def _view(self, place: Place) -> Any:
+        return self._export(self._address(place), _Shown(place.block, place.is_state, self._is_readonly(place.block)))
