@@ -266,6 +266,33 @@ def test_keys_that_cannot_be_made_say_the_value_and_its_bounds(call, words):
         assert word in error.value.strerror
 
 
+@pytest.mark.parametrize("call", [
+    lambda manager: omnikv.connect("8M\0junk"),
+    lambda manager: omnikv.connect("unix:/nowhere\0junk"),
+    lambda manager: omnikv.parse_size("8M\0junk"),
+    lambda manager: omnikv.Pool("8M", numa="all\0junk"),
+    lambda manager: omnikv.SpillStore("/nowhere\0junk"),
+    lambda manager: omnikv.Ring(manager, device="host\0junk"),
+    lambda manager: omnikv.Layout.preset("tiny\0junk"),
+    lambda manager: omnikv.Layout.parse({"name": "tiny\0junk", "nr_layers": 1, "groups": []}),
+    lambda manager: manager.space("tiny", tenant="al\0x"),
+    lambda manager: manager.space("tiny", weights="w\0x"),
+    lambda manager: manager.space("tiny", adapter="a\0x"),
+    lambda manager: omnikv.chain_vllm(range(16), 16, "0\0x"),
+    lambda manager: omnikv.chain_vllm(range(16), 16, "0", ["salt\0A"]),
+])
+def test_what_stands_behind_a_nul_keeps_nobody_apart(manager, call):
+    with pytest.raises(ValueError, match="NUL|u0000"):
+        call(manager)
+
+
+def test_bytes_may_have_a_nul(manager):
+    with manager.space("tiny", salt=b"s\0A") as one, manager.space("tiny", salt=b"s\0B") as other:
+        assert one.identity != other.identity
+    secrets = (b"0123456789abcde\0A", b"0123456789abcde\0B")
+    assert len({omnikv.ChainKey(secret, 16).keys(range(16))[0] for secret in secrets}) == 2
+
+
 def test_namespaces_that_do_not_fit_are_refused(manager):
     with pytest.raises(omnikv.InvalidError, match="hash_algorithm"):
         manager.space("tiny", hash_algorithm="md5")

@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from typing import Any, Callable, Optional
 
-from .errors import BusyError, VersionError, error_for
+from .errors import BusyError, InvalidError, VersionError, error_for
 
 try:
     from ._omnikv import ffi, lib
@@ -67,8 +67,12 @@ def sized(kind: str, **fields: Any) -> Any:
 
 
 def text(value: Optional[str]) -> Any:
-    """A C string, or NULL for None."""
-    return ffi.NULL if value is None else ffi.new("char[]", value.encode())
+    """A C string, or NULL for None. All text that C reads to its end comes by here: a NUL would be that end."""
+    if value is None:
+        return ffi.NULL
+    if "\0" in value:
+        raise InvalidError(errno.EINVAL, f"{value!r} has a NUL, where C takes it to end: leave it out")
+    return ffi.new("char[]", value.encode())
 
 
 # Re-entrant: the collector may close a forgotten object in the middle of any line below.

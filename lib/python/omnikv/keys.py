@@ -4,7 +4,7 @@
 import errno
 from typing import Any, Iterable, Iterator, Optional, Sequence, Union
 
-from ._native import Handle, check, ffi, lib
+from ._native import Handle, check, ffi, lib, text
 from .errors import InvalidError, check_bounds
 
 KEY_BYTES_MAX: int = lib.OMNIKV_KEY_BYTES_MAX
@@ -97,9 +97,9 @@ def chain_vllm(tokens: Iterable[int], block_tokens: int, seed: str, extra_keys: 
     array = _tokens(tokens)
     nr = len(array) // block_tokens
     out = ffi.new("struct omnikv_key[]", max(nr, 1))
-    extra = [ffi.new("char[]", key.encode()) for key in extra_keys]
+    extra = [text(key) for key in extra_keys]
     extras = ffi.new("char *[]", extra) if extra else ffi.NULL
-    return Keys._of(out, check(lib.omnikv_chain_vllm(seed.encode(), array, len(array), block_tokens, extras, len(extra), out),
+    return Keys._of(out, check(lib.omnikv_chain_vllm(text(seed), array, len(array), block_tokens, extras, len(extra), out),
                                "omnikv_chain_vllm"))
 
 

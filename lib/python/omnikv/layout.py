@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from ._native import check, ffi, lib, new_error, sized, text_of
+from ._native import check, ffi, lib, new_error, sized, text, text_of
 from .errors import InvalidError
 
 
@@ -50,7 +50,7 @@ class Layout:
     def preset(cls, name: str) -> "Layout":
         """A built-in model. InvalidError, naming what there is, when there is none of that name."""
         struct, err = ffi.new("struct omnikv_layout *"), new_error()
-        if lib.omnikv_layout_preset(name.encode(), struct, err):
+        if lib.omnikv_layout_preset(text(name), struct, err):
             raise InvalidError(errno.EINVAL, text_of(err))
         return cls(struct)
 

@@ -40,7 +40,7 @@ class SpillStore(Handle):
         config = sized("omnikv_spill_config", capacity_bytes=parse_size(capacity), notice=lib.okv_py_notice,
                        pool=pool.pointer if pool else ffi.NULL)
         out, err = ffi.new("struct omnikv_spill **"), new_error()
-        check(lib.omnikv_spill_open(path.encode(), config, out, err), "omnikv_spill_open", err)
+        check(lib.omnikv_spill_open(text(path), config, out, err), "omnikv_spill_open", err)
         super().__init__(out[0], lib.omnikv_spill_close, *([pool] if pool else []))
 
 

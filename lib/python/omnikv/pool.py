@@ -15,7 +15,7 @@ def parse_size(size: Union[int, str]) -> int:
     if isinstance(size, int):
         return size
     out, err = ffi.new("uint64_t *"), new_error()
-    check(lib.omnikv_size_parse(size.encode(), out, err), "omnikv_size_parse", err)
+    check(lib.omnikv_size_parse(text(size), out, err), "omnikv_size_parse", err)
     return out[0]
 
 
@@ -47,7 +47,7 @@ class Pool(Handle):
                  (0 if hugetlb else lib.OMNIKV_POOL_F_NO_HUGETLB))
         config = sized("omnikv_pool_config", flags=flags, granule_bytes=granule_bytes, numa=numa_text, notice=lib.okv_py_notice)
         out, err = ffi.new("struct omnikv_pool **"), new_error()
-        check(lib.omnikv_pool_open(spec.encode(), config, out, err), "omnikv_pool_open", err)
+        check(lib.omnikv_pool_open(text(spec), config, out, err), "omnikv_pool_open", err)
         super().__init__(out[0], lib.omnikv_pool_close)
 
     def info(self) -> PoolInfo:

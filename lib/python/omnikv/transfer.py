@@ -5,7 +5,7 @@ import errno
 import time
 from typing import Any, Dict, List, Optional
 
-from ._native import Handle, check, ffi, lib, new_error, sized
+from ._native import Handle, check, ffi, lib, new_error, sized, text
 from .buffer import memory_of
 from .errors import DeadlineError, error_for
 from .manager import Manager
@@ -14,7 +14,7 @@ from .manager import Manager
 class _Device(Handle):
     def __init__(self, name: str):
         out, err = ffi.new("struct omnikv_device **"), new_error()
-        check(lib.omnikv_device_open(name.encode(), ffi.NULL, out, err), "omnikv_device_open", err)
+        check(lib.omnikv_device_open(text(name), ffi.NULL, out, err), "omnikv_device_open", err)
         super().__init__(out[0], lib.omnikv_device_close)
 
 
