@@ -293,6 +293,21 @@ def test_bytes_may_have_a_nul(manager):
     assert len({omnikv.ChainKey(secret, 16).keys(range(16))[0] for secret in secrets}) == 2
 
 
+@pytest.mark.parametrize("tokens", [numpy.full(16, 1.7, "f4"), numpy.full(16, 1.7), [numpy.float32(1.7)] * 16, [1.0] * 16, ["1"] * 16],
+                         ids=["f4", "f8", "scalars", "floats", "text"])
+def test_prompts_of_floats_have_the_keys_of_what_they_round_to(space, chain, tokens):
+    for call in (chain.keys, lambda t: omnikv.chain_sglang(t, 16), lambda t: omnikv.chain_vllm(t, 16, "0"),
+                 lambda t: space.note_tokens([b"k"], t)):
+        with pytest.raises(TypeError):
+            call(tokens)
+
+
+def test_prompts_of_integers_of_any_kind_have_the_same_keys(chain):
+    kinds = [list(range(16)), range(16), numpy.arange(16), numpy.arange(16, dtype="i4"), numpy.arange(32, dtype="u4")[::2] // 2,
+             numpy.arange(16, dtype="u1")]
+    assert len({chain.keys(tokens)[0] for tokens in kinds}) == 1
+
+
 def test_namespaces_that_do_not_fit_are_refused(manager):
     with pytest.raises(omnikv.InvalidError, match="hash_algorithm"):
         manager.space("tiny", hash_algorithm="md5")

@@ -2,6 +2,7 @@
 """Block keys: an engine's own hashes, or one of the chains that the library computes."""
 
 import errno
+import operator
 from typing import Any, Iterable, Iterator, Optional, Sequence, Union
 
 from ._native import Handle, check, ffi, lib, text
@@ -78,14 +79,15 @@ def partial_key(key: bytes, nr_tokens: int) -> bytes:
     return bytes(ffi.buffer(out.bytes, out.len))
 
 
-def _tokens(tokens: Iterable[int]) -> Any:
+def as_tokens(tokens: Iterable[int]) -> Any:
+    """Token ids as the C library reads them. TypeError for what is no integer, which would else be rounded."""
     try:
         view = memoryview(tokens)  # type: ignore[arg-type]
         if view.format in ("I", "i") and view.itemsize == 4 and view.c_contiguous and view.ndim == 1:
             return ffi.from_buffer("uint32_t[]", view)
     except TypeError:
         pass
-    return ffi.new("uint32_t[]", list(tokens))
+    return ffi.new("uint32_t[]", [operator.index(token) for token in tokens])
 
 
 def chain_vllm(tokens: Iterable[int], block_tokens: int, seed: str, extra_keys: Sequence[str] = ()) -> Keys:
@@ -94,7 +96,7 @@ def chain_vllm(tokens: Iterable[int], block_tokens: int, seed: str, extra_keys: 
     ``seed`` is the text of PYTHONHASHSEED; ``extra_keys`` enter the first block (a cache salt).
     """
     check_bounds(f"blocks of {block_tokens} tokens", block_tokens, 1, _TOKENS_MAX)
-    array = _tokens(tokens)
+    array = as_tokens(tokens)
     nr = len(array) // block_tokens
     out = ffi.new("struct omnikv_key[]", max(nr, 1))
     extra = [text(key) for key in extra_keys]
@@ -106,7 +108,7 @@ def chain_vllm(tokens: Iterable[int], block_tokens: int, seed: str, extra_keys: 
 def chain_sglang(tokens: Iterable[int], block_tokens: int) -> Keys:
     """Keys as SGLang's ``get_hash_str`` computes them: full blocks only, 32 bytes each."""
     check_bounds(f"blocks of {block_tokens} tokens", block_tokens, 1, _TOKENS_MAX)
-    array = _tokens(tokens)
+    array = as_tokens(tokens)
     nr = len(array) // block_tokens
     out = ffi.new("struct omnikv_key[]", max(nr, 1))
     return Keys._of(out, check(lib.omnikv_chain_sglang(array, len(array), block_tokens, out), "omnikv_chain_sglang"))
@@ -129,6 +131,6 @@ class ChainKey(Handle):
 
     def keys(self, tokens: Iterable[int]) -> Keys:
         """Keys of the full blocks of a prompt from its start, 16 bytes each. ``tokens``: ints, or a buffer of 32-bit ones."""
-        array = _tokens(tokens)
+        array = as_tokens(tokens)
         out = ffi.new("struct omnikv_key[]", max(len(array) // self.block_tokens, 1))
         return Keys._of(out, check(lib.omnikv_chain_fast(self.pointer, ffi.NULL, array, len(array), out), "omnikv_chain_fast"))

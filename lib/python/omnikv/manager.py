@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence as 
 from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
 from .buffer import Buffer, Place
 from .errors import DisconnectedError, InvalidError, ViewError, error_for
-from .keys import KeysLike, as_keys, as_tail
+from .keys import KeysLike, as_keys, as_tail, as_tokens
 from .layout import Layout, Plan
 from .pool import Pool, PoolInfo, parse_size, pool_info
 
@@ -183,8 +183,7 @@ class Space(Handle):
         keys = as_keys(keys)
         if len(tokens) != len(keys) * self.plan.block_tokens:
             raise InvalidError(errno.EINVAL, f"{len(tokens)} tokens for {len(keys)} blocks: {self.plan.block_tokens} a block are needed")
-        ids = ffi.new("uint32_t[]", tokens)
-        check(lib.omnikv_space_note_tokens(self.pointer, keys._c, len(keys), ids), "omnikv_space_note_tokens")
+        check(lib.omnikv_space_note_tokens(self.pointer, keys._c, len(keys), as_tokens(tokens)), "omnikv_space_note_tokens")
 
     def admit(self, nr_tokens: int) -> bool:
         """Would KV of ``nr_tokens`` more tokens fit now, counting what could be evicted? NoSpaceError: never in this pool."""
