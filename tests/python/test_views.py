@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Views of a sequence's rows show these rows or nothing: what would take them away is refused, and what names them looks again."""
 
+import sys
+
 import numpy
 import omnikv
 import pytest
+from conftest import small_layout
 
 T = 16
 
@@ -159,3 +162,26 @@ def test_a_view_of_a_state_that_an_append_gives_up_shows_what_was_given_up(manag
         seq.append(T)
         with pytest.raises(omnikv.LostError):
             seq.rows(1, 1, 0, 0, T)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3", "f8_e5m2"])
+def test_floats_assigned_to_rows_that_numpy_has_no_type_for_store_other_bits(manager, dtype, monkeypatch):
+    with manager.space(omnikv.Plan(small_layout(dtype=dtype), block_tokens=T, granule_bytes=4096)) as space, opened(space) as seq:
+        rows = first_rows(seq)
+        array = numpy.asarray(rows)
+        array[:] = 1.5
+        assert array.shape == rows.shape and (array.astype("f4") == 1.5).all()
+        assert rows.memory[:2] == {"bf16": b"\xc0\x3f", "f8_e4m3": b"\x3c\x3c", "f8_e5m2": b"\x3e\x3e"}[dtype]
+        del array
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+        with pytest.raises(TypeError, match="install ml_dtypes") as error:
+            numpy.asarray(rows)
+        assert f"uint{16 if dtype == 'bf16' else 8}" in str(error.value)
+
+
+def test_numpy_is_given_what_it_asks_for(space):
+    with opened(space, value=1.5) as seq:
+        rows = first_rows(seq)
+        assert numpy.array(rows).base is None and numpy.asarray(rows, "f8").dtype == "f8"
+        assert numpy.array(rows, copy=True).flags.owndata
+        seq.truncate(0)        # none of these is a view

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Views of pool memory, without copies: memoryview, NumPy's array interface, DLPack."""
+"""Views of pool memory, without copies: memoryview, NumPy arrays, DLPack."""
 
 import ctypes
+import importlib
 import operator
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
 from ._native import ffi, lib
 
 if TYPE_CHECKING:
     from .manager import Sequence
 
-# dtype of a layout -> (DLPack code, bits, NumPy type string).
+# dtype of a layout -> (DLPack code, bits, NumPy's type), the latter by its name in ml_dtypes where NumPy has none.
 _DTYPES = {
-    "f32": (2, 32, "<f4"), "f16": (2, 16, "<f2"), "bf16": (4, 16, "<V2"), "u8": (1, 8, "|u1"),
-    "f8_e4m3": (10, 8, "|V1"), "f8_e5m2": (12, 8, "|V1"),
+    "f32": (2, 32, "float32"), "f16": (2, 16, "float16"), "bf16": (4, 16, "bfloat16"), "u8": (1, 8, "uint8"),
+    "f8_e4m3": (10, 8, "float8_e4m3fn"), "f8_e5m2": (12, 8, "float8_e5m2"),
 }
+_ML_DTYPES = ("bf16", "f8_e4m3", "f8_e5m2")
 _DLPACK_CPU = (1, 0)
 
 
@@ -40,7 +42,7 @@ class Buffer:
     """
 
     def __init__(self, owner: "Sequence", place: Place, shape: Tuple[int, ...], dtype: str):
-        self._code, self._bits, self._typestr = _DTYPES[dtype]
+        self._code, self._bits, self._numpy_type = _DTYPES[dtype]
         self._owner, self._place = owner, place
         self.shape, self.dtype = shape, dtype
         self.nbytes = reduce(operator.mul, shape, 1) * self._bits // 8
@@ -60,10 +62,22 @@ class Buffer:
         view = memoryview(ffi.buffer(self._owner._view(self._place), self.nbytes))
         return view.toreadonly() if self.readonly else view
 
-    @property
-    def __array_interface__(self) -> Dict[str, Any]:
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
+        """For ``numpy.asarray()``. bf16 and f8 have a NumPy type where ml_dtypes is installed; elsewhere TypeError, since
+        floats assigned to a type of the same size would store other bits than theirs."""
+        import numpy
+        try:
+            types = importlib.import_module("ml_dtypes" if self.dtype in _ML_DTYPES else "numpy")
+        except ImportError:
+            raise TypeError(f"NumPy has no {self.dtype}: install ml_dtypes, take the bits (numpy.frombuffer(rows.memory, "
+                            f"numpy.uint{self._bits})), or use torch.from_dlpack(rows)") from None
         # The array holds the memoryview, and no other part of this.
-        return {"shape": self.shape, "typestr": self._typestr, "data": self.memory, "version": 3}
+        array = numpy.ndarray(self.shape, getattr(types, self._numpy_type), self.memory)
+        if dtype is not None and dtype != array.dtype:
+            if copy is False:
+                raise ValueError(f"an array of {dtype} over rows of {array.dtype} needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return _DLPACK_CPU
