@@ -4,8 +4,8 @@
  *
  * Pure; any thread. Every path gives the same bytes and sums. What the fast ones do, and why:
  *
- * - Four runs of one length are copied side by side, a cache line of each in turn: one core is
- *   bound by its own outstanding misses, and four places keep more of them busy than one.
+ * - Four runs of one length are copied side by side, one or a few cache lines of each in turn: one core
+ *   is bound by its own outstanding misses, and four places keep more of them busy than one.
  * - Sources some KiB ahead in the list are prefetched into L2, since hardware does not foresee
  *   the next piece.
  * - Stores go around the caches, so that a destination is not read before it is written.

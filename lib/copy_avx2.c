@@ -16,6 +16,12 @@
 
 #include "copy_groups.h"
 
+/*
+ * Each run goes on by so much before the next one's turn. Four streams of stores that change at every line run at a
+ * third of the speed on Zen 3, where two stores make a line.
+ */
+#define STEP_BYTES	512
+
 INLINE uint64_t crc_line(uint64_t crc, const unsigned char *p)
 {
 	unsigned int i;
@@ -49,8 +55,8 @@ INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, con
 		       uint64_t ahead_off, const bool sums, uint32_t *crc)
 {
 	const unsigned char *src[LANES_MAX], *next[LANES_MAX];
+	uint64_t sum[LANES_MAX], from, to, off;
 	unsigned char *dst[LANES_MAX];
-	uint64_t sum[LANES_MAX], off;
 	unsigned int i;
 
 	UNROLL for (i = 0; i < nr; i++) {
@@ -59,17 +65,22 @@ INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, con
 		next[i] = (const unsigned char *)ahead[i].src + ahead_off;
 		sum[i] = ~0u;
 	}
-	for (off = 0; off + 64 <= bytes; off += 64) {
+	bytes &= ~UINT64_C(63);
+	for (from = 0; from < bytes; from = to) {
+		to = bytes - from < STEP_BYTES ? bytes : from + STEP_BYTES;
 		UNROLL for (i = 0; i < nr; i++) {
-			__m256i a = _mm256_loadu_si256((const __m256i *)(src[i] + off));
-			__m256i b = _mm256_loadu_si256((const __m256i *)(src[i] + off + 32));
+			for (off = from; off < to; off += 64) {
+				__m256i a = _mm256_loadu_si256((const __m256i *)(src[i] + off));
+				__m256i b = _mm256_loadu_si256((const __m256i *)(src[i] + off + 32));
 
-			_mm_prefetch((const char *)next[i] + off, _MM_HINT_T1);
-			_mm256_stream_si256((__m256i *)(dst[i] + off), a);
-			_mm256_stream_si256((__m256i *)(dst[i] + off + 32), b);
+				_mm_prefetch((const char *)next[i] + off, _MM_HINT_T1);
+				_mm256_stream_si256((__m256i *)(dst[i] + off), a);
+				_mm256_stream_si256((__m256i *)(dst[i] + off + 32), b);
+			}
 		}
-		UNROLL for (i = 0; i < nr; i++) {
-			if (sums)
+		/* From the nearest cache, all runs at once. */
+		for (off = from; sums && off < to; off += 64) {
+			UNROLL for (i = 0; i < nr; i++)
 				sum[i] = crc_line(sum[i], src[i] + off);
 		}
 	}
