@@ -95,19 +95,19 @@ void okv_bench_sample(struct okv_bench_row *row, double ours, double limit, doub
 
 /* Memory --------------------------------------------------------------------------------------- */
 
-static void *okv_map(struct okv_bench *bench, size_t bytes, struct okv_bench_mem *m)
+static void *okv_map(struct okv_bench *bench, size_t bytes, int sharing, struct okv_bench_mem *m)
 {
 	size_t whole = (bytes + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1);
 
 	if (bench->nr_huge_pages && bytes >= HUGE_BYTES / 2) {
 		m->map_bytes = whole;
 		m->map = mmap(NULL, whole, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
+			      sharing | MAP_ANONYMOUS | MAP_HUGETLB | MAP_POPULATE, -1, 0);
 		if (m->map != MAP_FAILED)
 			return m->map;
 	}
 	m->map_bytes = whole + HUGE_BYTES;
-	m->map = mmap(NULL, m->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	m->map = mmap(NULL, m->map_bytes, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (m->map == MAP_FAILED)
 		return NULL;
 	m->mem = (void *)(((uintptr_t)m->map + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1));
@@ -115,17 +115,27 @@ static void *okv_map(struct okv_bench *bench, size_t bytes, struct okv_bench_mem
 	return m->mem;
 }
 
-void *okv_bench_alloc(struct okv_bench *bench, size_t bytes)
+static void *okv_alloc(struct okv_bench *bench, size_t bytes, int sharing)
 {
 	struct okv_bench_mem *m = calloc(1, sizeof(*m));
 
 	okv_bench_must(m != NULL, "no memory");
-	m->mem = okv_map(bench, bytes, m);
+	m->mem = okv_map(bench, bytes, sharing, m);
 	okv_bench_must(m->mem != NULL, "no memory for a working set");
 	memset(m->mem, 0, bytes);
 	m->next = bench->mems;
 	bench->mems = m;
 	return m->mem;
+}
+
+void *okv_bench_alloc(struct okv_bench *bench, size_t bytes)
+{
+	return okv_alloc(bench, bytes, MAP_PRIVATE);
+}
+
+void *okv_bench_alloc_shared(struct okv_bench *bench, size_t bytes)
+{
+	return okv_alloc(bench, bytes, MAP_SHARED);
 }
 
 void okv_bench_free(struct okv_bench *bench, void *mem)

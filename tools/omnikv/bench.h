@@ -76,6 +76,8 @@ void okv_bench_sample(struct okv_bench_row *row, double ours, double limit, doub
 
 /** Zeroed, touched, 2-MiB aligned where large; on reserved huge pages while there are any. Ends the program on failure. */
 void *okv_bench_alloc(struct okv_bench *bench, size_t bytes);
+/** The same, which children of this process share instead of copying. */
+void *okv_bench_alloc_shared(struct okv_bench *bench, size_t bytes);
 /** All of it is given back when the benchmark ends; this does so earlier. NULL is ignored. */
 void okv_bench_free(struct okv_bench *bench, void *mem);
 
