@@ -318,7 +318,8 @@ err_drop:
 static int hello_locked(struct okv_conn *conn, struct omnikv_error *err)
 {
 	struct okv_wire_hello mine = {
-		.version = OKV_WIRE_VERSION, .version_oldest = OKV_WIRE_VERSION_OLDEST, .features = OKV_WIRE_FEATURES,
+		.version = OKV_WIRE_VERSION, .version_oldest = OKV_WIRE_VERSION_OLDEST,
+		.features = OKV_FAILPOINT("conn.plain") ? 0 : OKV_WIRE_FEATURES,
 	}, theirs;
 	struct okv_call call = {
 		.type = OKV_WIRE_HELLO, .req = &mine, .req_bytes = sizeof(mine), .reply = &theirs,
@@ -335,7 +336,7 @@ static int hello_locked(struct okv_conn *conn, struct omnikv_error *err)
 		return okv_error_set(err, -EPROTONOSUPPORT, "the daemon chose version %u of the protocol; update this program",
 				     theirs.version);
 	conn->version = theirs.version;
-	conn->features = theirs.features & OKV_WIRE_FEATURES;
+	conn->features = theirs.features & mine.features;
 	return 0;
 }
 

@@ -40,7 +40,8 @@
 #define OKV_WIRE_EXTENTS_MAX	4032u
 
 /** What a peer can do beyond version 1; both ends use what both have. */
-#define OKV_WIRE_FEATURES	0ull
+#define OKV_WIRE_FEATURE_LONG_USES	(1ull << 0)	/* lists of uses beyond OKV_WIRE_USES_SHORT, in manager/frames.h */
+#define OKV_WIRE_FEATURES		OKV_WIRE_FEATURE_LONG_USES
 
 enum okv_wire_type {
 	OKV_WIRE_HELLO		= 1,

@@ -393,21 +393,29 @@ static int attached_space_open(struct okv_authority *auth, const struct omnikv_n
 
 /* ---- uses ----------------------------------------------------------------------------------- */
 
-/* One packet; where it cannot go now it is dropped: they only say what is recent. */
+/* In one packet, where the daemon takes that; where it cannot go now it is dropped: they only say what is recent. */
 static void flush_uses(struct attached *at)
 {
+	uint32_t max = okv_conn_features(at->conn) & OKV_WIRE_FEATURE_LONG_USES ? OKV_WIRE_USES_MAX : OKV_WIRE_USES_SHORT;
 	struct {
 		struct okv_wire_uses	uses;
 		struct okv_wire_use	use[OKV_WIRE_USES_MAX];
 	} frame;
+	uint32_t nr_rounds = OKV_WIRE_USES_MAX / max, nr_left;
 
-	pthread_mutex_lock(&at->lock);
-	frame.uses = at->uses;
-	memcpy(frame.use, at->use, at->uses.count * sizeof(at->use[0]));
-	at->uses.count = 0;
-	pthread_mutex_unlock(&at->lock);
-	if (frame.uses.count)
-		okv_conn_send(at->conn, OKV_WIRE_USE, &frame, sizeof(frame.uses) + frame.uses.count * sizeof(frame.use[0]));
+	do {
+		pthread_mutex_lock(&at->lock);
+		nr_left = at->uses.count;
+		frame.uses = (struct okv_wire_uses){ .count = nr_left < max ? nr_left : max };
+		memcpy(frame.use, at->use, frame.uses.count * sizeof(at->use[0]));
+		nr_left -= frame.uses.count;
+		memmove(at->use, at->use + frame.uses.count, nr_left * sizeof(at->use[0]));
+		at->uses.count = nr_left;
+		pthread_mutex_unlock(&at->lock);
+		if (frame.uses.count)
+			okv_conn_send(at->conn, OKV_WIRE_USE, &frame,
+				      sizeof(frame.uses) + frame.uses.count * sizeof(frame.use[0]));
+	} while (nr_left && --nr_rounds);
 }
 
 static void attached_space_close(struct okv_authority *auth, void *opaque)
@@ -444,7 +452,7 @@ static void attached_use(struct okv_authority *auth, void *opaque, const struct 
 		return;
 	}
 	if (!at->uses.count)
-		at->uses_since_ns = okv_monotonic_ns();
+		at->uses_since_ns = okv_monotonic_rough_ns();
 	out = &at->use[at->uses.count++];
 	*out = (struct okv_wire_use){
 		.space = remote->space,
@@ -453,7 +461,7 @@ static void attached_use(struct okv_authority *auth, void *opaque, const struct 
 	};
 	if (use->last)
 		out->last = *use->last;
-	is_due = at->uses.count == OKV_WIRE_USES_MAX || okv_monotonic_ns() - at->uses_since_ns > USES_NS;
+	is_due = at->uses.count == OKV_WIRE_USES_MAX || okv_monotonic_rough_ns() - at->uses_since_ns > USES_NS;
 	pthread_mutex_unlock(&at->lock);
 	if (is_due)
 		flush_uses(at);

@@ -38,7 +38,8 @@ enum okv_frame_type {
 /** Keys of one frame. */
 #define OKV_WIRE_KEYS_MAX	1800u
 #define OKV_WIRE_TEXT_MAX	4096u
-#define OKV_WIRE_USES_MAX	32u
+#define OKV_WIRE_USES_MAX	256u
+#define OKV_WIRE_USES_SHORT	32u	/* to who does not have OKV_WIRE_FEATURE_LONG_USES */
 #define OKV_WIRE_WAIT_MS_MAX	600000u
 #define OKV_WIRE_SPACES_MAX	1024u	/* that one client has open */
 

@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "failpoint.h"
 #include "tests/harness/daemon_case.h"
 #include "tests/harness/kv_world.h"
 
@@ -328,6 +329,39 @@ static void a_full_pool_makes_room_at_once(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* One without features is of an older version: what it would not take is not sent. Each lookup counts once, there too. */
+static void uses_reach_daemons_that_take_short_lists_alone(void **state)
+{
+	(void)state;
+	for (uint32_t is_plain = 0; is_plain < 2; is_plain++) {
+		struct omnikv_manager_stats before = { .size = sizeof(before) }, after = before;
+		struct daemon_case daemon;
+		struct kv_world world;
+		struct kv_story story;
+
+		daemon_case_init(&daemon);
+		daemon_start(&daemon, options);
+		if (is_plain)
+			assert_int_equal(okv_failpoint_arm(&(struct okv_failpoint){ .name = "conn.plain", .error = EIO }), 0);
+		kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+		okv_failpoint_disarm_all();
+		make_story(&story, 1, 2 * T);
+		assert_int_equal(play(&world, &story, false), 0);
+		assert_int_equal(omnikv_manager_shared_stats(world.manager, &before), 0);
+		for (uint32_t i = 0; i < 999; i++)
+			assert_int_equal(hit_of(&world, &story), 2 * T);
+		/* What is kept back goes with the first that comes later. */
+		usleep(50000);
+		assert_int_equal(hit_of(&world, &story), 2 * T);
+		assert_int_equal(omnikv_manager_shared_stats(world.manager, &after), 0);
+		assert_int_equal(after.blocks_hit - before.blocks_hit, 2000);
+		kv_story_free(&story);
+		kv_world_detach(&world);
+		assert_int_equal(daemon_stop(&daemon, NULL), 0);
+		daemon_case_fini(&daemon);
+	}
+}
+
 /* What a full pool gives up for its clients is written first; whoever asks for it later gets it back, byte for byte. */
 static void what_leaves_a_full_pool_comes_back_from_nvme(void **state)
 {
@@ -578,6 +612,7 @@ int main(void)
 		cmocka_unit_test(a_reset_reaches_every_process),
 		cmocka_unit_test(a_new_epoch_outlives_the_daemon),
 		cmocka_unit_test(a_full_pool_makes_room_at_once),
+		cmocka_unit_test(uses_reach_daemons_that_take_short_lists_alone),
 		cmocka_unit_test(what_leaves_a_full_pool_comes_back_from_nvme),
 		cmocka_unit_test(the_longest_prompts_come_back_from_nvme_whole),
 		cmocka_unit_test(tenants_of_a_daemon_never_share_a_hit),

@@ -365,6 +365,8 @@ static int handle_use(struct okv_server *server, const struct okv_request *req, 
 	const struct okv_wire_use *use = (const void *)(uses + 1);
 
 	(void)reply;
+	if (uses->count > OKV_WIRE_USES_SHORT && !(req->peer->features & OKV_WIRE_FEATURE_LONG_USES))
+		return -EPROTO;
 	for (uint32_t i = 0; i < uses->count; i++) {
 		struct omnikv_space *space = space_of(server, req->peer, use[i].space);
 		struct okv_use told = {
