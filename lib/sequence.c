@@ -112,9 +112,9 @@ int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, s
 	if (ret)
 		goto err_free;
 	okv_seq_link_locked(seq);
-	/* What is pinned stays, so memory can be had outside. */
-	okv_visit_leave(&visit);
-	okv_import_use(space, keys, nr_keys, tail, hit.nr_blocks, tail_tokens);
+	/* What is pinned stays, so memory can be had outside: all but a little. */
+	if (hit.nr_blocks > OKV_TABLE_LEAF_BLOCKS)
+		okv_visit_leave(&visit);
 	if (!hit.nr_blocks)
 		goto out;
 
@@ -125,6 +125,7 @@ int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, s
 			ret = -ENOMEM;
 	}
 	if (ret) {
+		okv_visit_leave(&visit);
 		omnikv_seq_close(seq);
 		return ret;
 	}
@@ -141,6 +142,7 @@ int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, s
 	seq->nr_tokens = (hit.nr_blocks - 1) * block_tokens + seq->last_cached_tokens;
 out:
 	okv_visit_leave(&visit);
+	okv_import_use(space, keys, nr_keys, tail, hit.nr_blocks, tail_tokens);
 	*out = seq;
 	return 0;
 

@@ -49,6 +49,7 @@ struct okv_imports {
 	bool			is_flushing;
 	uint64_t		epoch;		/* of what is here */
 	bool			has_epoch;
+	struct okv_importing	*spare;		/* of a lookup that is over, for the next one; NULL: none */
 	/* Leases that trims gave up. */
 	uint32_t		nr_releases;
 	struct omnikv_extent	releases[RELEASES_MAX];
@@ -557,9 +558,10 @@ static void import_begin(struct okv_importing *imp)
 {
 	struct okv_index *index = imp->space->shelf->index;
 	struct okv_index_info info;
-	struct okv_index_hit hit = { 0 };
+	struct okv_index_hit hit;
 	uint32_t entry;
 
+	hit.nr_blocks = 0;
 	if (imp->nr_keys)
 		okv_index_match(index, imp->space->id, imp->keys, imp->nr_keys, imp->space->match_flags, &hit);
 	if (hit.nr_blocks && !okv_pin_take(imp->space->shelf, imp->pin, hit.entry, hit.nr_blocks))
@@ -574,8 +576,11 @@ static void import_begin(struct okv_importing *imp)
 	}
 }
 
-/* What is here is of an older epoch: it is found no more, and not published either. */
-static void import_renew(struct omnikv_space *space)
+/*
+ * What is here is of an older epoch: it is found no more, and not published either. Returns the epoch that counts
+ * from here on; @is_queued: something waits to be published.
+ */
+static uint64_t import_renew(struct omnikv_space *space, bool *is_queued)
 {
 	struct omnikv_manager *manager = space->manager;
 	struct okv_imports *imports = manager->imports;
@@ -590,12 +595,13 @@ static void import_renew(struct omnikv_space *space)
 	remote = space->remote;
 	known = imports->epoch;
 	is_known = imports->has_epoch;
+	*is_queued = imports->first != NULL;
 	okv_visit_leave(&visit);
 	if (!remote)
-		return;
+		return known;
 	epoch = imports->auth->ops->epoch_now(imports->auth, remote, known);
 	if (is_known && epoch == known)
-		return;
+		return known;
 	okv_visit_enter(&visit);
 	/* Somebody who publishes the first one now is not disturbed: the authority refuses what is older. */
 	while (!imports->is_flushing && is_known && (queued = imports->first)) {
@@ -607,6 +613,7 @@ static void import_renew(struct omnikv_space *space)
 	imports->epoch = epoch;
 	imports->has_epoch = true;
 	okv_visit_leave(&visit);
+	return epoch;
 }
 
 void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
@@ -615,21 +622,28 @@ void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_
 	struct omnikv_manager *manager = space->manager;
 	struct okv_importing *imp;
 	struct okv_visit visit;
+	bool is_queued;
 	void *remote;
 
 	imported->pin.prev = NULL;
 	imported->epoch = 0;
+	imported->room = NULL;
 	if (!manager->imports)
 		return;
-	import_renew(space);
+	imported->epoch = import_renew(space, &is_queued);
+	if (is_queued)
+		okv_imports_flush(manager);
 	okv_visit_init(&visit, manager);
 	okv_visit_enter(&visit);
-	imported->epoch = manager->imports->epoch;
-	okv_visit_leave(&visit);
-	okv_imports_flush(manager);
-	imp = malloc(sizeof(*imp));
+	imp = manager->imports->spare;
+	manager->imports->spare = NULL;
 	if (!imp)
+		imp = malloc(sizeof(*imp));
+	if (!imp) {
+		okv_visit_leave(&visit);
 		return;
+	}
+	imported->room = imp;
 	/* Field by field: zeroing the room for what may be found would cost more than the lookup. */
 	imp->space = space;
 	imp->keys = keys;
@@ -644,18 +658,24 @@ void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_
 	imp->found.tail_tokens = 0;
 	imp->found.nr = 0;
 	imp->found.has_more = false;
-	okv_visit_enter(&visit);
 	remote = space->remote;
 	import_begin(imp);
 	okv_visit_leave(&visit);
 	if (remote && (!imp->has_tail || space->needed_state))
 		import_from(imp, manager->imports->auth, remote);
-	free(imp);
 }
 
 void okv_import_end(struct okv_imported *imported)
 {
+	struct okv_importing *room = imported->room;
+
 	okv_pin_drop(&imported->pin);
+	if (!room)
+		return;
+	if (room->space->manager->imports->spare)
+		free(room);
+	else
+		room->space->manager->imports->spare = room;
 }
 
 /* ---- what is only passed on ----------------------------------------------------------------- */
@@ -691,7 +711,7 @@ int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *
 	struct okv_imports *imports = space->manager->imports;
 	struct okv_visit visit;
 	void *remote = NULL;
-	bool is_open, has_epoch;
+	bool is_open, has_epoch, is_queued;
 	int ret;
 
 	if (!imports)
@@ -714,7 +734,7 @@ int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *
 	okv_visit_leave(&visit);
 	/* What is joined may come before any lookup, which would tell. */
 	if (!has_epoch)
-		import_renew(space);
+		import_renew(space, &is_queued);
 	if (remote)
 		imports->auth->ops->space_close(imports->auth, remote);
 	return 0;
@@ -825,6 +845,7 @@ int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *joi
 	struct okv_authority *auth;
 	struct omnikv_join full;
 	struct okv_visit visit;
+	bool is_queued;
 	uint32_t epoch;
 	int ret;
 
@@ -850,7 +871,7 @@ int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *joi
 	ret = auth->ops->join(auth, space->remote, &full, epoch);
 	/* Who only joins would not hear of a new epoch otherwise. */
 	if (ret == -ESTALE)
-		import_renew(space);
+		import_renew(space, &is_queued);
 	return ret;
 }
 
@@ -1043,6 +1064,7 @@ void okv_imports_destroy(struct omnikv_manager *manager)
 		return;
 	if (manager->imports->auth)
 		manager->imports->auth->ops->destroy(manager->imports->auth);
+	free(manager->imports->spare);
 	free(manager->imports);
 	manager->imports = NULL;
 }

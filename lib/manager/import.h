@@ -40,8 +40,9 @@ static inline bool okv_is_attached(const struct omnikv_manager *manager)
 
 /** What an import keeps until the lookup has taken its own pin. */
 struct okv_imported {
-	struct okv_pin	pin;
-	uint64_t	epoch;		/* in which it began */
+	struct okv_pin		pin;
+	uint64_t		epoch;		/* in which it began */
+	struct okv_importing	*room;		/* where it worked; NULL: nowhere */
 };
 
 /**

@@ -764,7 +764,9 @@ void okv_match_find(const struct omnikv_space *space, uint32_t groups, const str
 		    const struct omnikv_key *tail, struct okv_index_hit *hit, uint32_t *tail_tokens)
 {
 	*tail_tokens = 0;
-	*hit = (struct okv_index_hit){ .entry = OKV_ENTRY_NONE };
+	hit->nr_blocks = 0;
+	hit->entry = OKV_ENTRY_NONE;
+	hit->nr_anchors = 0;
 	if (nr_keys)
 		okv_index_match(space->shelf->index, space->id, keys, nr_keys, space->match_flags, hit);
 	if (tail && hit->nr_blocks == nr_keys && okv_match_tail(space, groups, tail, hit, tail_tokens))
