@@ -24,6 +24,7 @@
 #include <stdint.h>
 
 #include "fence.h"
+#include "prefetch.h"
 
 #define OKV_LEASE_GRANULES_A_BIT	1024u	/* a page of counters */
 
@@ -64,6 +65,12 @@ static inline void okv_lease_add(struct okv_lease_table *table, uint32_t granule
 		atomic_fetch_or(&table->touched[bit / 64], 1ull << (bit % 64));
 	atomic_fetch_add(&table->counts[granule], 1);
 	okv_fence(memory_order_seq_cst);
+}
+
+/** It is about to be counted. */
+static inline void okv_lease_prefetch(const struct okv_lease_table *table, uint32_t granule)
+{
+	okv_prefetch((const void *)&table->counts[granule]);
 }
 
 static inline void okv_lease_sub(struct okv_lease_table *table, uint32_t granule)

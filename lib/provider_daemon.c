@@ -27,6 +27,7 @@
 #include "error.h"
 #include "failpoint.h"
 #include "pool_file.h"
+#include "prefetch.h"
 #include "stock.h"
 
 struct daemon_pool {
@@ -896,6 +897,15 @@ static int get_list(struct omnikv_client *base, const struct omnikv_extent *exts
 	uint32_t i;
 	int ret;
 
+	if (is_child(base->pool))
+		return -EPERM;
+	/* What is counted and what is looked at then, of all of them side by side. */
+	for (i = 0; i < count; i++) {
+		if (exts[i].granule >= pool->map.nr_granules)
+			return -ESTALE;
+		okv_lease_prefetch(&client->leases, (uint32_t)exts[i].granule);
+		okv_prefetch(&pool->map.recs[exts[i].granule]);
+	}
 	pthread_mutex_lock(&pool->lock);
 	ret = okv_holds_reserve(&client->holds, count);
 	for (i = 0; !ret && i < count; i++) {

@@ -251,8 +251,10 @@ static void prefetch_homes(const struct look *look, uint32_t tag)
 			okv_prefetch(look_bucket(look, &look->refs[i], look_home(&look->refs[i], tag), &off));
 }
 
-static void prefetch_entries(const struct look *look, uint32_t tag)
+/* @has_records: what is there is going to be read whole. */
+static void prefetch_entries(const struct look *look, uint32_t tag, bool has_records)
 {
+	const struct okv_entry_record *rec;
 	const struct okv_entry *e;
 	uint64_t off;
 	uint32_t i, found;
@@ -264,9 +266,11 @@ static void prefetch_entries(const struct look *look, uint32_t tag)
 			continue;
 		bucket = look_bucket(look, &look->refs[i], look_home(&look->refs[i], tag), &off);
 		for (found = okv_slots_with(bucket->tags, tag); found; found &= found - 1) {
-			e = look_entry(look, bucket->ids[__builtin_ctz(found)] - 1, NULL);
+			e = look_entry(look, bucket->ids[__builtin_ctz(found)] - 1, &rec);
 			if (e)
 				okv_prefetch(e);
+			if (e && has_records)
+				okv_prefetch(rec);
 		}
 	}
 }
@@ -366,8 +370,9 @@ static int search(const struct look *look, const struct omnikv_key *keys, uint64
 			tags[i] = look_tag(look, &keys[counts[i] - 1]);
 			prefetch_homes(look, tags[i]);
 		}
+		/* The last ones: the hit ends here. */
 		for (i = 0; i < nr; i++)
-			prefetch_entries(look, tags[i]);
+			prefetch_entries(look, tags[i], width <= PROBES);
 		for (i = 0; i < nr; i++) {
 			struct spot spot;
 			int ret = look_find_at(look, tags[i], &keys[counts[i] - 1], counts[i] - 1, &spot);
