@@ -189,6 +189,8 @@ def test_memory_under_transfer_is_not_let_go(manager, space):
     memory = ring.attach(engine)
     with pytest.raises(BufferError):
         engine.extend(b"1")        # the ring holds the buffer where it is
+    with pytest.raises(omnikv.InvalidError, match="0 bytes"):
+        ring.attach(bytearray())
     memory.close()
     ring.close()
 
@@ -218,7 +220,8 @@ def test_a_full_pool_says_so_and_changes_nothing(manager, space):
         with pytest.raises(omnikv.NoSpaceError) as error:
             seq.append(1 << 20)
         assert error.value.errno == errno.ENOSPC and seq.tokens == 16
-    with pytest.raises(omnikv.NoSpaceError):
+        assert "1048576 more tokens" in error.value.strerror and "make the pool larger" in error.value.strerror
+    with pytest.raises(omnikv.NoSpaceError, match="16777216 tokens never fit"):
         space.admit(1 << 24)
     assert space.admit(16)
 
@@ -264,6 +267,41 @@ def test_keys_that_cannot_be_made_say_the_value_and_its_bounds(call, words):
     assert isinstance(error.value, omnikv.InvalidError) and error.value.errno == errno.EINVAL
     for word in words:
         assert word in error.value.strerror
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda seq: seq.append(-1), ("-1 tokens", "0 to")),
+    (lambda seq: seq.append(1 << 70), ("append()", "0 to")),
+    (lambda seq: seq.truncate(-1), ("-1 tokens", "0 to 20")),
+    (lambda seq: seq.truncate(21), ("21 tokens", "0 to 20")),
+    (lambda seq: seq.checkpoint(-1), ("-1", "0 to")),
+    (lambda seq: seq.pieces(0, 0, 0, 0, 1 << 50), ("token 1125899906842624", "0 to 20")),
+    (lambda seq: seq.pieces(0, 0, 0, 5, 2), ("from token 5 to 2", "0 to 2")),
+    (lambda seq: seq.pieces(0, 0, 0, -1, 2), ("from token -1",)),
+    (lambda seq: seq.pieces(1, 0, 0, 0, 2), ("group 1", "0 to 0")),
+    (lambda seq: seq.pieces(0, 3, 0, 0, 2), ("layer 3", "0 to 2")),
+    (lambda seq: seq.pieces(0, 0, 2, 0, 2), ("plane 2", "0 to 1")),
+    (lambda seq: seq.rows(-1, 0, 0, 0, 2), ("group -1", "0 to 0")),
+    (lambda seq: seq.rows(0, 3, 0, 0, 2), ("layer 3", "0 to 2")),
+    (lambda seq: seq.rows(0, 0, -1, 0, 2), ("plane -1", "0 to 1")),
+    (lambda seq: seq.rows(0, 0, 0, 0, 21), ("token 21", "0 to 20")),
+    (lambda seq: seq.commit([b"a", b"b"]), ("2 keys", "1 full block", "16 tokens")),
+    (lambda seq: seq.commit([], tail=b"b"), ("tail", "0 keys", "1 full block", "4 tokens")),
+    (lambda seq: (seq.truncate(16), seq.commit([b"a"], tail=b"b")), ("tail", "1 keys", "0 tokens")),
+    (lambda seq: seq.block_crc(2), ("block 2", "0 to 1")),
+    (lambda seq: seq.space.admit(-1), ("-1 tokens", "0 to")),
+    (lambda seq: seq.space.manager.space("tiny", epoch=-1), ("epoch is -1",)),
+    (lambda seq: omnikv.Plan(small_layout(), block_tokens=-1), ("block_tokens is -1",)),
+    (lambda seq: omnikv.chain_sglang([-1] * 16, 16), ("token id", "0 to 4294967295")),
+])
+def test_calls_out_of_bounds_say_no_more_than_the_errnos_name(space, call, words):
+    with space.sequence() as seq:
+        seq.append(20)
+        with pytest.raises(omnikv.InvalidError) as error:
+            call(seq)
+        assert "\n" not in error.value.strerror and "omnikv_" not in error.value.strerror
+        for word in words:
+            assert word in error.value.strerror
 
 
 @pytest.mark.parametrize("call", [

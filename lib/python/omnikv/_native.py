@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 from .errors import BusyError, InvalidError, VersionError, error_for
 
@@ -46,11 +46,11 @@ def text_of(err: Any) -> str:
     return ffi.string(err.text).decode(errors="replace")
 
 
-def check(ret: int, call: str, err: Any = None) -> int:
-    """``ret`` where it is no error; else raises what it stands for, with the text of ``err``."""
+def check(ret: int, call: str, err: Any = None, why: Optional[Dict[int, str]] = None) -> int:
+    """``ret`` where it is no error; else raises what it stands for, with the text of ``err``, or ``why`` by errno."""
     if ret >= 0:
         return ret
-    raise error_for(-ret, call, text_of(err) if err is not None else "")
+    raise error_for(-ret, call, text_of(err) if err is not None else (why or {}).get(-ret, ""))
 
 
 def new_error() -> Any:
@@ -62,7 +62,10 @@ def sized(kind: str, **fields: Any) -> Any:
     struct = ffi.new(f"struct {kind} *")
     struct.size = ffi.sizeof(f"struct {kind}")
     for name, value in fields.items():
-        setattr(struct, name, value)
+        try:
+            setattr(struct, name, value)
+        except OverflowError as error:
+            raise InvalidError(errno.EINVAL, f"{name} is {value}: {error}") from None
     return struct
 
 

@@ -87,7 +87,10 @@ def as_tokens(tokens: Iterable[int]) -> Any:
             return ffi.from_buffer("uint32_t[]", view)
     except TypeError:
         pass
-    return ffi.new("uint32_t[]", [operator.index(token) for token in tokens])
+    try:
+        return ffi.new("uint32_t[]", [operator.index(token) for token in tokens])
+    except OverflowError as error:
+        raise InvalidError(errno.EINVAL, f"a token id is not within 0 to {_TOKENS_MAX}: {error}") from None
 
 
 def chain_vllm(tokens: Iterable[int], block_tokens: int, seed: str, extra_keys: Sequence[str] = ()) -> Keys:

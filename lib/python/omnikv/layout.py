@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ._native import check, ffi, lib, new_error, sized, text, text_of
-from .errors import InvalidError
+from .errors import InvalidError, check_bounds
 
 
 @dataclass(frozen=True)
@@ -181,4 +181,9 @@ class Plan:
 
     def layer_index(self, group: int, layer: int) -> int:
         """Place of model layer ``layer`` among the stored layers of ``group`` (an alias: its target's)."""
-        return check(lib.omnikv_group_piece_idx(ffi.addressof(self._c.layout.groups[group]), layer), "omnikv_group_piece_idx")
+        check_bounds(f"group {group} of the layout", group, 0, self._c.layout.nr_groups - 1)
+        check_bounds(f"layer {layer} of the model", layer, 0, self._c.layout.nr_layers - 1)
+        ret = lib.omnikv_group_piece_idx(ffi.addressof(self._c.layout.groups[group]), layer)
+        if ret == -errno.ENOENT:
+            raise InvalidError(errno.EINVAL, f"layer {layer} is in another group than {group}")
+        return check(ret, "omnikv_group_piece_idx")

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence as 
 
 from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
 from .buffer import Buffer, Place
-from .errors import DisconnectedError, InvalidError, ViewError, error_for
+from .errors import DisconnectedError, InvalidError, ViewError, check_bounds, error_for
 from .keys import KeysLike, as_keys, as_tail, as_tokens
 from .layout import Layout, Plan
 from .pool import Pool, PoolInfo, parse_size, pool_info
@@ -19,6 +19,16 @@ from .pool import Pool, PoolInfo, parse_size, pool_info
 HASH_ALGORITHMS = {
     "opaque": lib.OMNIKV_HASH_OPAQUE, "sha256_cbor": lib.OMNIKV_HASH_VLLM_SHA256_CBOR,
     "sglang_sha256": lib.OMNIKV_HASH_SGLANG_SHA256, "fast": lib.OMNIKV_HASH_FAST,
+}
+_NUMBER_MAX = (1 << 63) - 1
+
+# What errors of commit() mean whose reason the library alone knows.
+_COMMIT_WHY = {
+    errno.EINVAL: "a key stands there twice or is cached behind another prefix, or the tail ends within an entry of a group",
+    errno.EBUSY: "a transfer into these blocks is under way: wait for it first",
+    errno.EIO: "a store into these blocks has failed: truncate() to before them, and store again",
+    errno.ENOSPC: "no room for a copy of the tail, which others share: close sequences and matches, or make the pool larger",
+    errno.ESTALE: "the epoch was raised meanwhile: what was computed before is not published",
 }
 
 
@@ -187,7 +197,9 @@ class Space(Handle):
 
     def admit(self, nr_tokens: int) -> bool:
         """Would KV of ``nr_tokens`` more tokens fit now, counting what could be evicted? NoSpaceError: never in this pool."""
-        return bool(check(lib.omnikv_admit(self.pointer, nr_tokens), "omnikv_admit"))
+        check_bounds(f"admit() of {nr_tokens} tokens", nr_tokens, 0, _NUMBER_MAX)
+        return bool(check(lib.omnikv_admit(self.pointer, nr_tokens), "omnikv_admit", why={
+            errno.ENOSPC: f"{nr_tokens} tokens never fit in this pool: make it larger, or ask for fewer"}))
 
 
 class Match(Handle):
@@ -253,18 +265,22 @@ class Sequence(Handle):
 
     def append(self, nr_tokens: int) -> None:
         """Room for more tokens, evicting inline as needed. NoSpaceError: everything else is leased; nothing has changed."""
+        check_bounds(f"append() of {nr_tokens} tokens", nr_tokens, 0, _NUMBER_MAX)
         # A part of a block that others may read is copied, and then the sequence's own.
         part = self.tokens // self._block_tokens if nr_tokens and self.tokens % self._block_tokens else None
         if self._exports and nr_tokens:
             first, last = self._nr_blocks(self.cached_tokens), self._nr_blocks(self.tokens) - 1
             self._refuse("are exchanged for a copy, or are state that is given up",
                          lambda shown: shown.is_readonly and shown.block == part or shown.is_state and first <= shown.block < last)
-        check(lib.omnikv_seq_append(self.pointer, nr_tokens), "omnikv_seq_append")
+        check(lib.omnikv_seq_append(self.pointer, nr_tokens), "omnikv_seq_append", why={
+            errno.ENOSPC: f"no room for {nr_tokens} more tokens beside what is leased: close sequences and matches, append fewer, or "
+                          "make the pool larger"})
         if part is not None:
             self._nr_shared = min(self._nr_shared, part)
 
     def truncate(self, nr_tokens: int) -> None:
         """Drop tokens from the end, down to ``nr_tokens``. InvalidError where the sequence is shorter."""
+        check_bounds(f"truncate() to {nr_tokens} tokens", nr_tokens, 0, self.tokens)
         if self._exports and nr_tokens < self.tokens:
             gone, state_gone = self._nr_blocks(nr_tokens), nr_tokens // self._block_tokens
             self._refuse("are to be dropped", lambda shown: shown.block >= (state_gone if shown.is_state else gone))
@@ -273,6 +289,7 @@ class Sequence(Handle):
 
     def checkpoint(self, at_most: int) -> int:
         """The last position not behind ``at_most`` where the sequence can go on after a loss."""
+        check_bounds(f"a checkpoint at most at {at_most}", at_most, 0, _NUMBER_MAX)
         return lib.omnikv_seq_checkpoint(self.pointer, at_most)
 
     def fork(self) -> "Sequence":
@@ -294,16 +311,25 @@ class Sequence(Handle):
         at all; after an error ``cached_tokens`` tells how far it got.
         """
         keys = as_keys(keys)
+        full, rest = divmod(self.tokens, self._block_tokens)
+        if len(keys) > full:
+            raise InvalidError(errno.EINVAL, f"{len(keys)} keys for {full} full blocks of {self._block_tokens} tokens: append() and store first")
+        if tail is not None and (len(keys) < full or not rest):
+            raise InvalidError(errno.EINVAL, f"a tail stands behind the keys of all full blocks: there are {len(keys)} keys, {full} full "
+                               f"blocks and {rest} tokens behind them")
         if self._exports:
-            first, full = self._nr_blocks(self.cached_tokens), self.tokens // self._block_tokens
+            first = self._nr_blocks(self.cached_tokens)
             self._refuse("are to be published, or given up for those that are cached",
                          lambda shown: first <= shown.block < len(keys) or tail is not None and shown.block == full)
-        return check(lib.omnikv_seq_commit(self.pointer, keys._c, len(keys), as_tail(tail)), "omnikv_seq_commit")
+        return check(lib.omnikv_seq_commit(self.pointer, keys._c, len(keys), as_tail(tail)), "omnikv_seq_commit", why=_COMMIT_WHY)
 
     def block_crc(self, block: int, group: int = 0) -> int:
         """CRC32C of a committed block's rows, in the order layer, plane, row. LostError (ENODATA) while uncommitted."""
         out = ffi.new("uint32_t *")
-        check(lib.omnikv_seq_block_crc(self.pointer, block, group, out), "omnikv_seq_block_crc")
+        check_bounds(f"block {block} of the sequence", block, 0, self._nr_blocks(self.tokens) - 1)
+        check_bounds(f"group {group} of the layout", group, 0, self.space.plan._c.layout.nr_groups - 1)
+        check(lib.omnikv_seq_block_crc(self.pointer, block, group, out), "omnikv_seq_block_crc", why={
+            errno.ENODATA: f"block {block} has no sum: it is not committed whole"})
         return out[0]
 
     def pieces(self, group: int, layer_index: int, plane: int, begin: int, end: int, device_off: int = 0) -> Tuple[Any, int]:
@@ -311,11 +337,17 @@ class Sequence(Handle):
 
         For ``Ring.load()`` and ``Ring.store()``. ``device_off``: where the row of token ``begin`` lies in device memory, in bytes.
         """
-        step = max(self.space.plan.block_tokens, 1)
-        most = end // step - begin // step + 2 if end >= begin else 1
+        plan = self.space.plan._c
+        check_bounds(f"group {group} of the layout", group, 0, plan.layout.nr_groups - 1)
+        check_bounds(f"stored layer {layer_index} of group {group}", layer_index, 0, plan.groups[group].nr_stored - 1)
+        check_bounds(f"plane {plane} of group {group}", plane, 0, plan.layout.groups[group].nr_planes - 1)
+        check_bounds(f"rows to token {end} of the sequence", end, 0, self.tokens)
+        check_bounds(f"rows from token {begin} to {end}", begin, 0, end)
+        check_bounds(f"device_off {device_off}", device_off, 0, _NUMBER_MAX)
+        most = end // self._block_tokens - begin // self._block_tokens + 2
         array = ffi.new("struct omnikv_piece[]", most)
         return array, check(lib.omnikv_seq_pieces(self.pointer, group, layer_index, plane, begin, end, device_off, array, most),
-                            "omnikv_seq_pieces")
+                            "omnikv_seq_pieces", why={errno.ENODATA: f"there is no state at token {end}"})
 
     def rows(self, group: int, layer: int, plane: int, begin: int, end: int) -> List[Buffer]:
         """Views of the rows of tokens [begin, end) of one plane of model layer ``layer``: one Buffer a block, in order.

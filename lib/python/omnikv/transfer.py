@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional
 
 from ._native import Handle, check, ffi, lib, new_error, sized, text
 from .buffer import memory_of
-from .errors import DeadlineError, error_for
+from .errors import DeadlineError, InvalidError, error_for
 from .manager import Manager
 
 
@@ -22,6 +22,8 @@ class EngineMemory(Handle):
     """Memory of the engine that a ring moves bytes from and to; made by ``Ring.attach()``. Keeps the array alive."""
 
     def __init__(self, device: _Device, array: Any, address: int, nbytes: int, held: Any):
+        if not nbytes:
+            raise InvalidError(errno.EINVAL, "engine memory of 0 bytes: there is nothing to move")
         self.nbytes = nbytes
         out = ffi.new("struct omnikv_hbm **")
         check(lib.omnikv_hbm_attach(device.pointer, ffi.cast("void *", address), self.nbytes, out), "omnikv_hbm_attach")
