@@ -177,7 +177,6 @@ class OmniKVCache(Cache):
                     for buffer in seq.rows(0, index, plane, first, end):
                         _tensor(buffer).copy_(tensor[row, :, at:at + len(buffer)].transpose(0, 1))
                         at += len(buffer)
-            del buffer
             return seq.commit(keys)
 
     def _shape(self) -> Tuple[Tuple[int, int], ...]:
