@@ -260,12 +260,23 @@ struct omnikv_pool *omnikv_client_pool(const struct omnikv_client *client)
 	return client->pool;
 }
 
+#define ROOM_TRIES	8u
+
 int omnikv_extent_alloc(struct omnikv_client *client, uint32_t nr_granules, uint32_t count,
 			const struct omnikv_extent *after, uint32_t flags, struct omnikv_extent *out)
 {
+	int ret;
+
 	if (!client || !out || !nr_granules || !count || (flags & ~OMNIKV_ALLOC_F_ALL))
 		return -EINVAL;
-	return client->pool->provider->alloc(client, nr_granules, count, after, flags, out);
+	ret = client->pool->provider->alloc(client, nr_granules, count, after, flags, out);
+	/* Others may have taken it in between. */
+	for (uint32_t i = 0; ret == -ENOSPC && client->make_room && i < ROOM_TRIES; i++) {
+		if (client->make_room(client->room_opaque, nr_granules, count))
+			break;
+		ret = client->pool->provider->alloc(client, nr_granules, count, after, flags, out);
+	}
+	return ret;
 }
 
 /* An empty list is nothing to do; a list that is not there is a mistake. */

@@ -62,10 +62,17 @@ struct omnikv_pool {
 	bool				is_lasting;
 };
 
-/** @is_managed: a struct omnikv_manager uses it */
+/**
+ * struct omnikv_client - begins each provider's own
+ * @is_managed: a struct omnikv_manager uses it
+ * @make_room:  has whoever manages the pool make room for @count extents that did not fit: 0, or -ENOSPC. NULL: nobody
+ *              is asked. Fixed before the client is used
+ */
 struct omnikv_client {
 	struct omnikv_pool		*pool;
 	_Atomic bool			is_managed;
+	int				(*make_room)(void *opaque, uint32_t nr_granules, uint32_t count);
+	void				*room_opaque;
 };
 
 struct omnikv_window {

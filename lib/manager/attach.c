@@ -827,15 +827,20 @@ static bool attached_is_idle(struct okv_authority *auth, const struct omnikv_ext
 
 /* ---- what is only passed on ----------------------------------------------------------------- */
 
-/* A daemon that allocates evicts as it does, so what did not fit then does not fit. The module evicts nothing. */
+/* A daemon that allocates evicts as it does, so what did not fit then does not fit. For the module make_room() asks it to. */
 static int attached_make_room(struct okv_authority *auth, uint64_t nr_granules)
 {
-	struct okv_wire_room room = { .nr_granules = 1, .count = (uint32_t)nr_granules };
+	(void)auth;
+	(void)nr_granules;
+	return -ENOSPC;
+}
+
+static int make_room(void *opaque, uint32_t nr_granules, uint32_t count)
+{
+	struct okv_wire_room room = { .nr_granules = nr_granules, .count = count };
 	struct okv_call frame = { .type = OKV_WIRE_ROOM, .req = &room, .req_bytes = sizeof(room) };
 
-	if (!attached_of(auth)->is_module || nr_granules > UINT32_MAX)
-		return -ENOSPC;
-	return call(attached_of(auth), 0, &frame) < 0 ? -ENOSPC : 0;
+	return call(opaque, 0, &frame) < 0 ? -ENOSPC : 0;
 }
 
 static int attached_can_room(struct okv_authority *auth, uint64_t nr_granules)
@@ -1234,6 +1239,8 @@ static int attach_begin(const char *socket, const struct omnikv_attach_config *c
 		ret = okv_conn_open(socket, &hooks, &at->conn, err);
 		if (ret)
 			goto err_client;
+		at->auth.client->make_room = make_room;
+		at->auth.client->room_opaque = at;
 	}
 	ret = omnikv_pool_info(at->pool, &info);
 	if (ret) {
