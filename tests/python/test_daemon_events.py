@@ -400,3 +400,36 @@ def test_mistakes_are_one_line(tmp_path, options, words):
     # The pool may say that its pages are small.
     lines = [line for line in done.stderr.splitlines() if "4-KiB pages" not in line]
     assert done.returncode in (1, 2) and len(lines) == 1 and all(word in lines[0] for word in words), done.stderr
+
+
+@pytest.mark.parametrize("is_replay", [False, True])
+@pytest.mark.parametrize("what, words", [("file", "no socket of this user's"), ("link", "no socket of this user's"), ("directory", "no socket of this user's"),
+                                         ("s", "another process listens"), ("other daemon", "another process listens"), ("dead socket", None)])
+def test_endpoints_replace_nothing_of_others(tmp_path, is_replay, what, words):
+    import socket
+    import subprocess
+    from test_daemon import OMNIKVD
+    place = tmp_path / what
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    listens = socket.socket(socket.AF_UNIX)
+    if what in ("other daemon", "dead socket"):
+        listens.bind(str(place))
+    if what == "other daemon":
+        listens.listen()
+    options = [f"--events=ipc://{tmp_path}/other", f"--events-replay=ipc://{place}"] if is_replay else [f"--events=ipc://{place}"]
+    child = subprocess.Popen([OMNIKVD, "--pool=8M", f"--socket={tmp_path}/s", *options], stderr=subprocess.PIPE, text=True)
+    try:
+        if words:
+            assert child.wait(60) == 1 and words in child.stderr.read()
+        else:
+            end = time.monotonic() + 60
+            while socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect_ex(f"{tmp_path}/s") and time.monotonic() < end:
+                time.sleep(0.02)
+            child.terminate()
+            assert child.wait(20) == 0
+    finally:
+        child.kill()
+        listens.close()
+    assert (tmp_path / "file").read_text() == "precious" and (tmp_path / "link").is_symlink()

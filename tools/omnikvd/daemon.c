@@ -129,22 +129,40 @@ static int lock_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 	return ret;
 }
 
+int okv_daemon_check_place(const char *path, struct omnikv_error *err)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	struct stat st;
+	int fd, ret;
+
+	if (lstat(path, &st))
+		return errno == ENOENT ? 0 : okv_error_set(err, -errno, "%.180s: %s", path, strerror(errno));
+	if (!S_ISSOCK(st.st_mode) || (st.st_uid && st.st_uid != geteuid()))
+		return okv_error_set(err, -EPERM, "%.180s is there already, and no socket of this user's; remove it, or give another path",
+				     path);
+	/* What nobody listens at was left by somebody who is gone. */
+	strncpy(addr.sun_path, path, sizeof(addr.sun_path) - 1);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return okv_error_set(err, -errno, "socket: %s", strerror(errno));
+	ret = connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) ? -errno : 0;
+	close(fd);
+	return ret == -ECONNREFUSED || ret == -ENOENT ? 0 :
+	       okv_error_set(err, -EADDRINUSE, "%.180s: another process listens there; give another path", path);
+}
+
 static int make_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
 	const char *path = daemon->config.socket;
-	struct stat st;
 	mode_t mask;
 	int fd, ret;
 
-	if (!lstat(path, &st)) {
-		if (!S_ISSOCK(st.st_mode) || (st.st_uid && st.st_uid != geteuid()))
-			return okv_error_set(err, -EPERM, "%.180s is there already, and no socket of this user's; remove it",
-					     path);
-		/* Its daemon is gone: the lock is ours. */
-		if (unlink(path))
-			return okv_error_set(err, -errno, "%.180s: %s", path, strerror(errno));
-	}
+	ret = okv_daemon_check_place(path, err);
+	if (ret)
+		return ret;
+	if (unlink(path) && errno != ENOENT)
+		return okv_error_set(err, -errno, "%.180s: %s", path, strerror(errno));
 	memcpy(addr.sun_path, path, strlen(path));
 	fd = okv_fd_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	if (fd < 0)

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon.h"
 #include "error.h"
 #include "failpoint.h"
 #include "manager/tokens.h"
@@ -415,6 +416,19 @@ static int check_network(const char *setting, const char *endpoint, struct omnik
 			     "must have AF_INET, AF_INET6 and AF_NETLINK", setting, endpoint, strerror(errno));
 }
 
+/* libzmq replaces whatever stands there. A name that begins with @ is no file's. */
+static int check_file(const char *setting, const char *endpoint, struct omnikv_error *err)
+{
+	const char *path = endpoint + strlen("ipc://");
+	struct omnikv_error why = { "" };
+	int ret;
+
+	if (strncmp(endpoint, "ipc:", 4) || *path == '@')
+		return 0;
+	ret = okv_daemon_check_place(path, &why);
+	return ret ? okv_error_set(err, ret, "%s: %.240s", setting, why.text) : 0;
+}
+
 /* What can be done where an endpoint cannot be had; each begins with the setting's name. */
 static int refuse_endpoint(const char *setting, const char *endpoint, int ret, struct omnikv_error *err)
 {
@@ -432,6 +446,8 @@ static int open_socket(struct okv_events *events, int type, const char *endpoint
 	int ret;
 
 	ret = check_network(setting, endpoint, err);
+	if (!ret)
+		ret = check_file(setting, endpoint, err);
 	if (ret)
 		return ret;
 	*socket = zmq_socket(events->context, type);
