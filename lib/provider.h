@@ -92,6 +92,7 @@ struct omnikv_window {
  */
 struct okv_provider {
 	const char *name;
+	bool can_fence;		/* a manager's RW windows show META until another one takes the pool over */
 	int (*open)(const struct okv_pool_spec *spec, const struct omnikv_pool_config *config,
 		    struct omnikv_pool **pool, struct omnikv_error *err);
 	void (*close)(struct omnikv_pool *pool);

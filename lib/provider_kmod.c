@@ -894,6 +894,7 @@ static int kmod_window_unbind(struct omnikv_window *base, uint64_t off, uint64_t
 
 const struct okv_provider okv_provider_kmod = {
 	.name		= "kmod",
+	.can_fence	= true,
 	.open		= kmod_open,
 	.close		= kmod_close,
 	.info		= kmod_info,

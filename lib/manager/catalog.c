@@ -66,7 +66,7 @@ static uint64_t make_room(void *opaque, uint64_t nr_granules)
 
 static uint64_t off_of(const struct okv_pool_catalog *cat, const void *mem)
 {
-	return (uint64_t)((const unsigned char *)mem - cat->manager->base);
+	return (uint64_t)((const unsigned char *)mem - okv_meta_base(cat->meta));
 }
 
 static size_t spaces_bytes(uint32_t nr)
@@ -181,7 +181,7 @@ void okv_pool_catalog_del_plan(struct omnikv_manager *manager, struct okv_space_
 
 	if (!manager->catalog || !sp->catalog_off)
 		return;
-	plan = (struct okv_catalog_plan *)(manager->base + sp->catalog_off);
+	plan = (struct okv_catalog_plan *)(okv_meta_base(manager->catalog->meta) + sp->catalog_off);
 	okv_meta_free(manager->catalog->meta, plan, plan_bytes(plan));
 	sp->catalog_off = 0;
 }
@@ -617,13 +617,13 @@ static int catalog_new(struct omnikv_manager *manager, struct okv_pool_catalog *
 	if (!cat)
 		return -ENOMEM;
 	cat->manager = manager;
-	ret = okv_meta_open(manager->client, make_room, manager, &cat->meta);
+	ret = okv_meta_open(manager->client, manager->is_fenced, make_room, manager, &cat->meta);
 	if (ret) {
 		free(cat);
 		return ret;
 	}
 	cat->mem = (struct okv_index_allocator){ .alloc = index_alloc, .free = index_free, .opaque = cat->meta,
-						 .base = manager->base, .claim = index_claim, .peek = index_peek };
+						 .base = okv_meta_base(cat->meta), .claim = index_claim, .peek = index_peek };
 	*out = cat;
 	return 0;
 }

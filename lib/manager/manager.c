@@ -1220,6 +1220,7 @@ static int okv_manager_begin(struct omnikv_client *client, const struct omnikv_m
 	ret = okv_manager_new(client, &manager);
 	if (ret)
 		return ret;
+	manager->is_fenced = config->flags & OMNIKV_MANAGER_F_FENCED && manager->pool->provider->can_fence;
 	if (manager->pool->provider->hand_over) {
 		manager->taken = calloc(manager->nr_granules, sizeof(*manager->taken));
 		manager->suspects = calloc(manager->nr_granules, sizeof(*manager->suspects));

@@ -137,6 +137,7 @@ struct omnikv_manager {
 	uint32_t		hash_bits;	/* tests: see struct okv_index_config */
 	uint32_t		*taken;		/* [nr_granules]; NULL: owners seal through us. See okv_manager_take() */
 	uint32_t		*suspects;	/* likewise: generations that the last sweep found with nobody */
+	bool			is_fenced;	/* META is reached by a window that a takeover ends */
 	bool			asks_victims;	/* other processes lease from a pool that has to be asked: the module's */
 
 	struct okv_tier		*tier;		/* NULL: no spill store */

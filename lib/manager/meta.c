@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <omnikv/window.h>
+
 struct piece {
 	uint64_t	off;	/* from the pool's base on */
 	uint64_t	bytes;
@@ -24,6 +26,7 @@ struct okv_meta {
 	struct omnikv_client	*client;
 	okv_meta_room_fn	room;
 	void			*opaque;
+	struct omnikv_window	*window;	/* NULL: not fenced */
 	unsigned char		*base;
 	uint64_t		granule_bytes;
 	struct meta_extent	*extents;	/* in order of place */
@@ -63,10 +66,15 @@ static uint64_t extent_bytes(const struct okv_meta *meta, const struct omnikv_ex
 
 static int extent_add(struct okv_meta *meta, const struct omnikv_extent *ext, bool is_found)
 {
+	const struct omnikv_bind bind = {
+		.extent = *ext, .window_off = extent_off(meta, ext), .bytes = extent_bytes(meta, ext),
+	};
 	uint32_t at;
 	int ret;
 
 	ret = list_reserve((void **)&meta->extents, meta->nr_extents, &meta->max_extents, sizeof(*meta->extents));
+	if (!ret && meta->window)
+		ret = omnikv_window_bind(meta->window, &bind, 1, NULL);
 	if (ret)
 		return ret;
 	for (at = meta->nr_extents; at && meta->extents[at - 1].ext.granule > ext->granule; at--)
@@ -80,8 +88,12 @@ static int extent_add(struct okv_meta *meta, const struct omnikv_extent *ext, bo
 /* What the pool does not take back stays META, and the next manager tries again. */
 static void extent_drop(struct okv_meta *meta, uint32_t at)
 {
-	meta->nr_granules -= meta->extents[at].ext.nr_granules;
-	(void)omnikv_extent_free(meta->client, &meta->extents[at].ext, 1);
+	const struct omnikv_extent *ext = &meta->extents[at].ext;
+
+	meta->nr_granules -= ext->nr_granules;
+	if (meta->window)
+		(void)omnikv_window_unbind(meta->window, extent_off(meta, ext), extent_bytes(meta, ext));
+	(void)omnikv_extent_free(meta->client, ext, 1);
 	memmove(&meta->extents[at], &meta->extents[at + 1], (meta->nr_extents - at - 1) * sizeof(*meta->extents));
 	meta->nr_extents--;
 }
@@ -119,7 +131,21 @@ static bool extent_has_pieces(const struct okv_meta *meta, const struct omnikv_e
 	return at < meta->nr_pieces && meta->pieces[at].off < extent_off(meta, ext) + extent_bytes(meta, ext);
 }
 
-int okv_meta_open(struct omnikv_client *client, okv_meta_room_fn room, void *opaque, struct okv_meta **out)
+/* At the pool's offsets, so that they mean the same in it. */
+static int fence(struct okv_meta *meta, struct omnikv_pool *pool)
+{
+	struct omnikv_pool_info info = { .size = sizeof(info) };
+	int ret;
+
+	ret = omnikv_pool_info(pool, &info);
+	if (!ret)
+		ret = omnikv_window_create(meta->client, info.nr_granules * info.granule_bytes, OMNIKV_WINDOW_F_RW, &meta->window);
+	if (!ret)
+		meta->base = omnikv_window_base(meta->window);
+	return ret;
+}
+
+int okv_meta_open(struct omnikv_client *client, bool is_fenced, okv_meta_room_fn room, void *opaque, struct okv_meta **out)
 {
 	struct omnikv_pool *pool = omnikv_client_pool(client);
 	struct omnikv_extent exts[64];
@@ -135,6 +161,8 @@ int okv_meta_open(struct omnikv_client *client, okv_meta_room_fn room, void *opa
 	meta->opaque = opaque;
 	meta->base = omnikv_pool_base(pool);
 	meta->granule_bytes = omnikv_pool_granule_bytes(pool);
+	if (is_fenced)
+		ret = fence(meta, pool);
 	while (from != UINT64_MAX && !ret) {
 		int64_t nr = omnikv_extent_list(client, 1u << OMNIKV_EXTENT_META, &from, exts, sizeof(exts) / sizeof(exts[0]));
 
@@ -154,6 +182,7 @@ void okv_meta_close(struct okv_meta *meta)
 {
 	if (!meta)
 		return;
+	omnikv_window_destroy(meta->window);
 	free(meta->extents);
 	free(meta->pieces);
 	free(meta);
@@ -298,6 +327,11 @@ bool okv_meta_has(const struct okv_meta *meta, uint64_t granule)
 uint64_t okv_meta_granules(const struct okv_meta *meta)
 {
 	return meta->nr_granules;
+}
+
+unsigned char *okv_meta_base(const struct okv_meta *meta)
+{
+	return meta->base;
 }
 
 uint64_t okv_meta_extent(const struct okv_meta *meta, uint32_t i)

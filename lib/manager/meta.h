@@ -24,8 +24,14 @@ struct okv_meta;
  */
 typedef uint64_t (*okv_meta_room_fn)(void *opaque, uint64_t nr_granules);
 
-/** @client manages its pool. What META there is, is found, and no piece of it is in use yet. -ENOMEM; errors of the pool. */
-int okv_meta_open(struct omnikv_client *client, okv_meta_room_fn room, void *opaque, struct okv_meta **meta);
+/**
+ * okv_meta_open() - what META there is, is found, and no piece of it is in use yet
+ * @client:    manages its pool
+ * @is_fenced: by a window, which ends when another manager takes the pool over, rather than by the pool's own mapping
+ *
+ * -ENOMEM; errors of the pool.
+ */
+int okv_meta_open(struct omnikv_client *client, bool is_fenced, okv_meta_room_fn room, void *opaque, struct okv_meta **meta);
 /** Forget it; the extents stay. NULL is ignored. */
 void okv_meta_close(struct okv_meta *meta);
 
@@ -50,6 +56,8 @@ bool okv_meta_has(const struct okv_meta *meta, uint64_t granule);
 void okv_meta_sweep(struct okv_meta *meta);
 
 uint64_t okv_meta_granules(const struct okv_meta *meta);
+/** Where META stands at its offsets in the pool; nothing else need be there. */
+unsigned char *okv_meta_base(const struct okv_meta *meta);
 /** Where the first piece of extent @i, in order of place, may lie; 0: there are not so many. */
 uint64_t okv_meta_extent(const struct okv_meta *meta, uint32_t i);
 

@@ -80,9 +80,14 @@ struct okv_tokens {
 	struct pending		ring[OKV_TOKENS_PENDING_MAX];
 };
 
+static unsigned char *base_of(const struct okv_tokens *tokens)
+{
+	return okv_meta_base(okv_pool_catalog_meta(tokens->manager));
+}
+
 static struct okv_tokens_slot *slot_at(const struct okv_tokens *tokens, uint64_t off)
 {
-	return (struct okv_tokens_slot *)(tokens->manager->base + off);
+	return (struct okv_tokens_slot *)(base_of(tokens) + off);
 }
 
 static uint32_t slot_crc(const struct okv_tokens_slot *slot, const struct omnikv_key *key)
@@ -169,14 +174,14 @@ static struct chunk *chunk_list(struct okv_tokens *tokens, struct sizes *sizes, 
 /* All of it is free: it goes back. */
 static void chunk_end(struct okv_tokens *tokens, struct chunk *chunk)
 {
-	struct okv_tokens_chunk *before = chunk->prev ? (void *)(tokens->manager->base + chunk->prev->off) : NULL;
+	struct okv_tokens_chunk *before = chunk->prev ? (void *)(base_of(tokens) + chunk->prev->off) : NULL;
 	uint64_t *link = before ? &before->next_off : okv_pool_catalog_tokens_off(tokens->manager);
 	struct sizes *sizes = chunk->sizes;
 	uint32_t at = chunk_from(sizes, chunk->off) - 1;
 
 	OKV_ORDERED_STORE(link, chunk->next ? chunk->next->off : 0);
 	(void)OKV_FAILPOINT("tokens.chunk_cut");
-	okv_meta_free(okv_pool_catalog_meta(tokens->manager), tokens->manager->base + chunk->off,
+	okv_meta_free(okv_pool_catalog_meta(tokens->manager), base_of(tokens) + chunk->off,
 		      chunk_bytes(chunk->nr_slots, sizes->slot_tokens));
 	*(chunk->prev ? &chunk->prev->next : &tokens->chunks) = chunk->next;
 	if (chunk->next)
@@ -242,7 +247,7 @@ static int chunk_add(struct okv_tokens *tokens, struct sizes *sizes)
 	chunk = okv_meta_alloc(okv_pool_catalog_meta(tokens->manager), chunk_bytes(nr, sizes->slot_tokens));
 	if (!chunk)
 		return -ENOMEM;
-	off = (uint64_t)((unsigned char *)chunk - tokens->manager->base);
+	off = (uint64_t)((unsigned char *)chunk - base_of(tokens));
 	if (!chunk_list(tokens, sizes, NULL, off, nr)) {
 		okv_meta_free(okv_pool_catalog_meta(tokens->manager), chunk, chunk_bytes(nr, sizes->slot_tokens));
 		return -ENOMEM;
@@ -575,7 +580,7 @@ int okv_tokens_load(struct okv_tokens *tokens)
 		ret = chunk_load(tokens, &chunk, off, &prev);
 		if (ret)
 			return ret;
-		at = &((struct okv_tokens_chunk *)(tokens->manager->base + off))->next_off;
+		at = &((struct okv_tokens_chunk *)(base_of(tokens) + off))->next_off;
 	}
 	return 0;
 }

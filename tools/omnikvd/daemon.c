@@ -270,7 +270,7 @@ int okv_daemon_open_pool(struct okv_daemon *daemon, int kept_fd, omnikv_notice_f
 	manager.spill = daemon->spill;
 	if (asked->pin_bytes != OKV_PINS_DEFAULT)
 		manager.pin_bytes = asked->pin_bytes ? asked->pin_bytes : OMNIKV_PIN_NONE;
-	manager.flags = asked->with_tokens ? OMNIKV_MANAGER_F_TOKENS : 0;
+	manager.flags = OMNIKV_MANAGER_F_FENCED | (asked->with_tokens ? OMNIKV_MANAGER_F_TOKENS : 0);
 	ret = omnikv_manager_create(daemon->client, &manager, &daemon->manager, err);
 	if (!ret && err->text[0])
 		notice(daemon, err->text);

@@ -198,6 +198,19 @@ static void on_signal(int number)
 	errno = error;
 }
 
+/* A page of the pool that is no longer this daemon's, or no longer there. The next one takes over what is in it. */
+static void on_fault(int number)
+{
+	static const char line[] = "omnikvd: the pool's memory is out of reach: another manager took the pool over, or it was destroyed or "
+				   "cut off; start the daemon again\n";
+	ssize_t n = write(STDERR_FILENO, line, sizeof(line) - 1);
+
+	(void)number;
+	(void)n;
+	okv_daemon_unlink(&omnikvd);
+	_exit(EXIT_FAILED);
+}
+
 static void reload(struct okv_daemon *daemon)
 {
 	struct okv_daemon_config fresh = { 0 };
@@ -242,7 +255,7 @@ static void event_ready(struct okv_server *server, int fd, void *opaque)
 static int catch_signals(void)
 {
 	static const int numbers[] = { SIGTERM, SIGINT, SIGHUP, SIGALRM };
-	struct sigaction action = { .sa_handler = on_signal };
+	struct sigaction action = { .sa_handler = on_signal }, fault = { .sa_handler = on_fault };
 	size_t i;
 
 	event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -251,7 +264,7 @@ static int catch_signals(void)
 	for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		if (sigaction(numbers[i], &action, NULL))
 			return -errno;
-	return 0;
+	return sigaction(SIGBUS, &fault, NULL) ? -errno : 0;
 }
 
 /* ---- the watchdog ----------------------------------------------------------------------- */

@@ -54,7 +54,13 @@ struct omnikv_manager_config {
 
 /** Keep the token ids of blocks (omnikv_space_note_tokens()), 4 bytes a token of the pool. Needs a pool that lasts. */
 #define OMNIKV_MANAGER_F_TOKENS	(1u << 0)
-#define OMNIKV_MANAGER_F_ALL	0x1u
+/**
+ * In a pool of the module the index is reached by a window: once another manager has taken the pool over by force, or the
+ * pool was destroyed, this process gets SIGBUS where it would use the index, rather than write on what is no longer its own.
+ * For programs that do nothing else, as omnikvd; without it such a manager writes on. Other pools cannot be taken over.
+ */
+#define OMNIKV_MANAGER_F_FENCED	(1u << 1)
+#define OMNIKV_MANAGER_F_ALL	0x3u
 #define OMNIKV_PIN_NONE		UINT64_MAX
 #define OMNIKV_STAGING_NONE	UINT64_MAX
 
