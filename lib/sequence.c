@@ -111,6 +111,7 @@ int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, s
 	okv_import_end(&imported);
 	if (ret)
 		goto err_free;
+	seq->epoch = okv_import_epoch(space->manager);
 	okv_seq_link_locked(seq);
 	/* What is pinned stays, so memory can be had outside: all but a little. */
 	if (hit.nr_blocks > OKV_TABLE_LEAF_BLOCKS)
@@ -689,6 +690,7 @@ int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **out)
 	fork = okv_seq_create(seq->space);
 	if (!fork)
 		return -ENOMEM;
+	fork->epoch = seq->epoch;
 	fork->nr_tokens = seq->nr_tokens;
 	fork->nr_cached = seq->nr_cached;
 	fork->last_cached_tokens = seq->last_cached_tokens;

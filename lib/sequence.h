@@ -20,6 +20,7 @@
  * struct omnikv_seq
  * @link:        in the manager's list, under its lock
  * @serial:      of no other sequence of this manager, ever
+ * @epoch:       in which it was opened, as okv_import_epoch(); what it holds is not published in a later one
  * @nr_cached:   blocks; the last of them may be a partial tail, or a block of which only some rows still count
  * @last_cached_tokens: tokens of the last cached block, as it was committed
  * @pin:         on the entry of block nr_cached - 1; active when there is one
@@ -31,6 +32,7 @@
 struct omnikv_seq {
 	struct okv_seq_link	link;
 	uint64_t		serial;
+	uint64_t		epoch;
 	struct omnikv_space	*space;
 	struct okv_table	table;
 	uint64_t		nr_tokens;

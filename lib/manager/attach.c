@@ -979,14 +979,14 @@ static int join_sealed(struct attached *at, struct remote *remote, const struct 
 	return ret;
 }
 
-static int attached_join(struct okv_authority *auth, void *opaque, const struct omnikv_join *join, uint32_t epoch)
+static int attached_join(struct okv_authority *auth, void *opaque, const struct omnikv_join *join)
 {
 	uint32_t nr = __builtin_popcount(join->groups);
 	struct join_frame req = {
 		.join = {
 			.position = join->position, .nr_tokens = join->nr_tokens, .part = join->part,
 			.nr_parts = join->nr_parts, .groups = join->groups, .timeout_ms = join->timeout_ms, .key = *join->key,
-			.epoch = epoch,
+			.epoch = join->epoch,
 		},
 	};
 	struct okv_call frame = {

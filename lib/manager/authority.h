@@ -120,7 +120,7 @@ struct okv_use {
  * @promise:    these blocks are being computed here, for so long; 0: not any more. NULL: -EOPNOTSUPP
  * @prefetch:   bring back from the spill store what it has of a prefix; how many of its blocks are in memory then
  * @note_tokens: token ids of blocks that are going to come, where it keeps such. NULL: nothing is kept
- * @join:       one part of a block; -ESTALE: also where @epoch is over. NULL: -EOPNOTSUPP
+ * @join:       one part of a block; -ESTALE: also where its epoch is over. NULL: -EOPNOTSUPP
  * @epoch:      everything that is cached is of an older one from now on; the new one. NULL: -EOPNOTSUPP
  * @epoch_now:  the epoch as it is; @known where nobody can tell. No request
  * @retain:     see omnikv_space_retain(); the path down to the block @key at @position. -ESTALE: it is not there. Without
@@ -151,7 +151,7 @@ struct okv_authority_ops {
 	int64_t (*prefetch)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys);
 	int (*note_tokens)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
 			   uint32_t block_tokens, const uint32_t *tokens);
-	int (*join)(struct okv_authority *auth, void *remote, const struct omnikv_join *join, uint32_t epoch);
+	int (*join)(struct okv_authority *auth, void *remote, const struct omnikv_join *join);
 	int (*retain)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t position,
 		      const struct omnikv_retention *how);
 	int (*give)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t position,

@@ -356,6 +356,12 @@ static int okv_commit_stop_at_published(struct okv_commit *commit)
 	return 0;
 }
 
+/* What was computed in an older epoch is of older weights, whether any of it was cached then or not. */
+static bool okv_commit_is_over(const struct okv_commit *commit)
+{
+	return commit->seq->epoch != okv_import_epoch(commit->visit.manager);
+}
+
 /* Publish the blocks of @commit: private ones that stand in one leaf, which is the sequence's alone. */
 static int okv_commit_run(struct okv_commit *commit)
 {
@@ -369,7 +375,7 @@ static int okv_commit_run(struct okv_commit *commit)
 	okv_import(commit->seq->space, commit->all_keys, commit->first + (is_tail ? 0 : commit->nr),
 		   is_tail ? commit->keys : NULL, OKV_FIND_F_ANY, &imported);
 	okv_visit_enter(&commit->visit);
-	ret = okv_commit_adopt_cached(commit);
+	ret = okv_commit_is_over(commit) ? -ESTALE : okv_commit_adopt_cached(commit);
 	okv_import_end(&imported);
 	if (ret || !commit->nr)
 		goto out;
@@ -388,7 +394,7 @@ static int okv_commit_run(struct okv_commit *commit)
 		return ret;
 
 	okv_visit_enter(&commit->visit);
-	ret = okv_import_is_over(commit->visit.manager, &imported) ? -ESTALE : okv_commit_stop_at_published(commit);
+	ret = okv_commit_is_over(commit) ? -ESTALE : okv_commit_stop_at_published(commit);
 	if (!ret)
 		ret = okv_commit_insert(commit);
 out:

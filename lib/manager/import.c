@@ -448,9 +448,15 @@ struct okv_importing {
 	struct okv_found		found;
 };
 
-bool okv_import_is_over(const struct omnikv_manager *manager, const struct okv_imported *imported)
+uint64_t okv_import_epoch(const struct omnikv_manager *manager)
 {
-	return manager->imports && imported->epoch != manager->imports->epoch;
+	return manager->imports ? manager->imports->epoch : okv_manager_epoch(manager);
+}
+
+/* Inside a visit: has another thread learnt of a new epoch since? Then what is older does not come in. */
+static bool import_is_over(const struct okv_importing *imp)
+{
+	return imp->imported->epoch != imp->space->manager->imports->epoch;
 }
 
 /* Inside a visit: put what was found behind the path. Leases go to the entries, or back. false: it ends here. */
@@ -460,7 +466,7 @@ static bool import_insert(struct okv_importing *imp)
 	struct okv_shelf *shelf = imp->space->shelf;
 	const struct okv_found *found = &imp->found;
 	uint32_t nr_groups = shelf->nr_groups, i;
-	bool is_over = okv_import_is_over(manager, imp->imported);
+	bool is_over = import_is_over(imp);
 
 	for (i = 0; i < found->nr && !imp->has_tail && !is_over; i++) {
 		uint64_t position = imp->nr_blocks;
@@ -508,7 +514,7 @@ static void import_states(struct okv_importing *imp, uint64_t position)
 	struct okv_index_info info;
 	uint32_t entry = okv_pin_is_active(imp->pin) ? imp->pin->entry : OKV_ENTRY_NONE;
 
-	if (okv_import_is_over(manager, imp->imported))
+	if (import_is_over(imp))
 		entry = OKV_ENTRY_NONE;
 	while (entry != OKV_ENTRY_NONE && !okv_index_get(shelf->index, entry, &info) && info.position > position)
 		entry = info.parent;
@@ -711,7 +717,7 @@ int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *
 	struct okv_imports *imports = space->manager->imports;
 	struct okv_visit visit;
 	void *remote = NULL;
-	bool is_open, has_epoch, is_queued;
+	bool is_open;
 	int ret;
 
 	if (!imports)
@@ -730,11 +736,7 @@ int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *
 		space->remote = remote;
 		remote = NULL;
 	}
-	has_epoch = imports->has_epoch;
 	okv_visit_leave(&visit);
-	/* What is joined may come before any lookup, which would tell. */
-	if (!has_epoch)
-		import_renew(space, &is_queued);
 	if (remote)
 		imports->auth->ops->space_close(imports->auth, remote);
 	return 0;
@@ -844,9 +846,6 @@ int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *joi
 {
 	struct okv_authority *auth;
 	struct omnikv_join full;
-	struct okv_visit visit;
-	bool is_queued;
-	uint32_t epoch;
 	int ret;
 
 	if (!space || !join)
@@ -854,7 +853,7 @@ int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *joi
 	ret = okv_option_copy(&full, sizeof(full), join);
 	if (ret)
 		return ret;
-	if (!full.key || !okv_keys_are_valid(full.key, 1, full.parent) || !full.extents || !full.crcs || full.reserved ||
+	if (!full.key || !okv_keys_are_valid(full.key, 1, full.parent) || !full.extents || !full.crcs ||
 	    !full.groups || full.groups >> OMNIKV_GROUPS_MAX || !full.timeout_ms || full.timeout_ms > OMNIKV_PROMISE_MS_MAX ||
 	    full.position > UINT32_MAX - 1)
 		return -EINVAL;
@@ -864,15 +863,7 @@ int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *joi
 	for (int i = 0; i < __builtin_popcount(full.groups); i++)
 		if (!auth->ops->is_idle(auth, &full.extents[i]))
 			return -EBUSY;
-	okv_visit_init(&visit, space->manager);
-	okv_visit_enter(&visit);
-	epoch = (uint32_t)space->manager->imports->epoch;
-	okv_visit_leave(&visit);
-	ret = auth->ops->join(auth, space->remote, &full, epoch);
-	/* Who only joins would not hear of a new epoch otherwise. */
-	if (ret == -ESTALE)
-		import_renew(space, &is_queued);
-	return ret;
+	return auth->ops->join(auth, space->remote, &full);
 }
 
 int64_t omnikv_space_prefetch(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys)
@@ -906,6 +897,23 @@ int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager)
 	if (!manager->imports->auth->ops->epoch)
 		return -EOPNOTSUPP;
 	return manager->imports->auth->ops->epoch(manager->imports->auth);
+}
+
+int64_t omnikv_space_epoch(struct omnikv_space *space)
+{
+	struct okv_visit visit;
+	uint64_t epoch;
+	bool is_queued;
+
+	if (!space)
+		return -EINVAL;
+	if (space->manager->imports)
+		return (int64_t)import_renew(space, &is_queued);
+	okv_visit_init(&visit, space->manager);
+	okv_visit_enter(&visit);
+	epoch = okv_manager_epoch(space->manager);
+	okv_visit_leave(&visit);
+	return (int64_t)epoch;
 }
 
 int omnikv_space_note_tokens(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,

@@ -53,8 +53,6 @@ struct okv_imported {
  */
 void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		const struct omnikv_key *tail, uint32_t flags, struct okv_imported *imported);
-/** Has another thread learnt of a new epoch since? Then what is older does not come in. Inside a visit. */
-bool okv_import_is_over(const struct omnikv_manager *manager, const struct okv_imported *imported);
 /** After the lookup; inside its visit. */
 void okv_import_end(struct okv_imported *imported);
 /** Publish what is queued, as far as it goes now. */
@@ -87,6 +85,8 @@ int okv_import_alloc(struct okv_visit *visit, struct okv_want *wants, uint32_t n
  * Inside a visit.
  */
 
+/** The epoch of what is here: the manager's own, or the authority's as it was when last asked. */
+uint64_t okv_import_epoch(const struct omnikv_manager *manager);
 /** @entry has lost a pin: it and its ancestors leave, up to the first that something needs. */
 void okv_import_trim(struct okv_shelf *shelf, uint32_t entry);
 /** Give back what trims have collected; the visit is about to end. */

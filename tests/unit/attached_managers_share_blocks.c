@@ -571,6 +571,72 @@ static void what_is_on_its_way_as_the_epoch_ends_is_not_published(void **state)
 	close_shared(&sh);
 }
 
+/* Whoever decides, and whoever asks: what is known of the epoch comes another way. */
+struct epoch_row {
+	bool		is_attached;
+	bool		raises_itself;		/* else the authority does, untold */
+	uint64_t	nr_cached;		/* blocks that it began with */
+	bool		is_fork;		/* of it is committed, made after the raise */
+	bool		is_there_anew;		/* somebody has committed the same in the new epoch */
+};
+
+static void check_old_bytes(const struct epoch_row *row)
+{
+	struct kv_story story, prefix;
+	struct omnikv_seq *seq, *fork;
+	struct kv_world *world;
+	struct shared sh;
+
+	open_shared(&sh, KV_SHAPE_FULL, 80);
+	world = row->is_attached ? &sh.clients[0] : &sh.base;
+	make_story(&story, 1, 5 * T + 3);
+	make_story(&prefix, 1, row->nr_cached * T);
+	if (row->nr_cached)
+		play(world, &prefix, false);
+	seq = kv_open(world, &story, true);
+	assert_int_equal(omnikv_seq_tokens(seq), prefix.nr_tokens);
+	assert_int_equal(omnikv_seq_append(seq, story.nr_tokens - prefix.nr_tokens), 0);
+	kv_store(world, seq, &story, prefix.nr_tokens, story.nr_tokens);
+	assert_int_equal(omnikv_manager_raise_epoch(row->raises_itself ? world->manager : sh.base.manager), 1);
+	if (row->is_fork) {
+		assert_int_equal(omnikv_seq_fork(seq, &fork), 0);
+		omnikv_seq_close(seq);
+		seq = fork;
+	}
+	if (row->is_there_anew)
+		play(&sh.clients[1], &story, true);
+	/* Also when it is asked again. */
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(kv_commit(world, seq, &story, true), -ESTALE);
+	assert_int_equal(cached_at_base(&sh, &story), row->is_there_anew ? 5 : 0);
+	omnikv_seq_close(seq);
+	check_shared(&sh);
+	assert_int_equal(play(world, &story, true), row->is_there_anew ? story.nr_tokens : 0);
+	assert_int_equal(play(world, &story, true), story.nr_tokens);
+	kv_story_free(&story);
+	kv_story_free(&prefix);
+	close_shared(&sh);
+}
+
+static void bytes_of_old_weights_are_published_in_the_new_epoch(void **state)
+{
+	static const struct epoch_row rows[] = {
+		{ .is_attached = false },
+		{ .is_attached = false, .nr_cached = 2 },
+		{ .is_attached = false, .is_fork = true },
+		{ .is_attached = false, .is_there_anew = true },
+		{ .is_attached = true },
+		{ .is_attached = true, .raises_itself = true },
+		{ .is_attached = true, .nr_cached = 2 },
+		{ .is_attached = true, .is_fork = true },
+		{ .is_attached = true, .is_there_anew = true },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		check_old_bytes(&rows[i]);
+}
+
 static void a_state_of_an_older_epoch_is_not_taken(void **state)
 {
 	struct omnikv_extent_info info = { .size = sizeof(info) };
@@ -750,6 +816,7 @@ int main(void)
 		cmocka_unit_test(a_new_epoch_hides_all_that_is_older),
 		cmocka_unit_test(nothing_older_comes_in_after_a_new_epoch),
 		cmocka_unit_test(what_is_on_its_way_as_the_epoch_ends_is_not_published),
+		cmocka_unit_test(bytes_of_old_weights_are_published_in_the_new_epoch),
 		cmocka_unit_test(a_state_of_an_older_epoch_is_not_taken),
 		cmocka_unit_test(random_clients_agree_byte_for_byte),
 		cmocka_unit_test(threads_of_all_clients_agree),

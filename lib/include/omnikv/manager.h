@@ -277,6 +277,7 @@ OMNIKV_API int omnikv_space_note_tokens(struct omnikv_space *space, const struct
  * @extents, @crcs: [bits of @groups], by rising group: PRIVATE extents of the manager's client, whole and with
  *             their CRC32C (over the rows alone, as omnikv_seq_block_crc() has it)
  * @timeout_ms: until all parts must be there, from the first one on; 1 to OMNIKV_PROMISE_MS_MAX
+ * @epoch:     omnikv_space_epoch() from before the part was computed; its low 32 bits
  */
 struct omnikv_join {
 	size_t				size;
@@ -290,7 +291,7 @@ struct omnikv_join {
 	const struct omnikv_extent	*extents;
 	const uint32_t			*crcs;
 	uint32_t			timeout_ms;
-	uint32_t			reserved;
+	uint32_t			epoch;
 };
 
 /**
@@ -305,7 +306,7 @@ struct omnikv_join {
  *   -EINVAL, -EBUSY (a transfer is on them), -ENOSPC, -ENOMEM: likewise
  *   -EOPNOTSUPP  the manager is not attached: likewise
  *   -ECANCELED   it contradicts the parts before, and all are dropped; or, in a pool of the module, something came
- *                between, and this part is. -ESTALE: the parent is not cached, or the epoch was raised meanwhile, likewise
+ *                between, and this part is. -ESTALE: the parent is not cached, or the epoch of the part is over, likewise
  *   -ENOTCONN    no answer: whether it was done is not known, and the extents end with the client
  */
 OMNIKV_API int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *join);
@@ -331,13 +332,20 @@ OMNIKV_API int64_t omnikv_manager_reset(struct omnikv_manager *manager);
  * omnikv_manager_raise_epoch() - weights have changed: nothing that is cached now is hit again, by anybody
  *
  * At once, in every process that is attached, and after every restart. Sequences and matches keep what they hold.
- * Commits that wait for a daemon are forgotten; what is being computed with older weights is not to be committed
- * any more, which is the engine's to see to. Of a spill store too: what it has goes as its room is used again.
+ * Commits that wait for a daemon are forgotten, and a sequence that was opened before commits nothing any more: -ESTALE.
+ * Of a spill store too: what it has goes as its room is used again.
  *
  * Return: the new epoch, or -ENOTCONN, -ENOMEM, or -EIO, -ETIME and the like: the spill store cannot note it. On an error
  * the old epoch goes on, or ends with the manager.
  */
 OMNIKV_API int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager);
+/**
+ * omnikv_space_epoch() - which weights what is computed from now on is of
+ *
+ * Sequences note it by themselves; for struct omnikv_join. Sends nothing: while nobody can tell it is that of the last lookup.
+ * Return: the epoch, or -EINVAL.
+ */
+OMNIKV_API int64_t omnikv_space_epoch(struct omnikv_space *space);
 
 /** Counters since creation. Each token of a query is counted once: queried = hit + missed. */
 struct omnikv_manager_stats {

@@ -88,7 +88,8 @@ OMNIKV_API int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork)
  *   -EBUSY   a transfer into a block is in flight
  *   -EIO     a store into it failed
  *   -ENOSPC  a tail had to be copied first
- *   -ESTALE  the epoch was raised meanwhile (omnikv_manager_raise_epoch()): its bytes are not to be published
+ *   -ESTALE  the epoch was raised since it, or what it is a fork of, was opened (omnikv_manager_raise_epoch()): its bytes are
+ *            not to be published; open another one
  *   -ENOMEM, -EOVERFLOW
  */
 OMNIKV_API int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys, size_t nr_keys,
