@@ -706,8 +706,12 @@ void okv_import_use(struct omnikv_space *space, const struct omnikv_key *keys, s
 int64_t okv_import_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys)
 {
 	struct okv_imports *imports = space->manager->imports;
+	bool is_queued;
 
-	if (!imports || !space->remote)
+	if (!imports)
+		return 0;
+	import_renew(space, &is_queued);
+	if (!space->remote)
 		return 0;
 	return imports->auth->ops->lookup(imports->auth, space->remote, keys, nr_keys);
 }

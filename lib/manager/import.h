@@ -60,6 +60,7 @@ void okv_imports_flush(struct omnikv_manager *manager);
 /** Tell the authority of a lookup that hit @nr_hit blocks, of which @tail_tokens are a tail's. */
 void okv_import_use(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		    const struct omnikv_key *tail, uint64_t nr_hit, uint32_t tail_tokens);
+/** Of what the authority has; what is here of an older epoch is not found after it. */
 int64_t okv_import_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys);
 /** Open the namespace there. 0 without an authority. */
 int okv_import_space(struct omnikv_space *space, const struct omnikv_namespace *ns, struct omnikv_error *notice);

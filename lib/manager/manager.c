@@ -807,11 +807,11 @@ int64_t omnikv_lookup(struct omnikv_space *space, const struct omnikv_key *keys,
 
 	if (!space || !okv_keys_are_valid(keys, nr_keys, NULL))
 		return -EINVAL;
+	nr_remote = okv_import_lookup(space, keys, nr_keys);
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
 	okv_match_find(space, space->needed_state, keys, nr_keys, NULL, &hit, &tail_tokens);
 	okv_visit_leave(&visit);
-	nr_remote = okv_import_lookup(space, keys, nr_keys);
 	return nr_remote > (int64_t)hit.nr_blocks ? nr_remote : (int64_t)hit.nr_blocks;
 }
 

@@ -637,6 +637,34 @@ static void bytes_of_old_weights_are_published_in_the_new_epoch(void **state)
 		check_old_bytes(&rows[i]);
 }
 
+static void who_holds_old_blocks_counts_them_in_the_new_epoch(void **state)
+{
+	(void)state;
+	for (int is_attached = 0; is_attached <= 1; is_attached++) {
+		struct omnikv_seq *seq;
+		struct omnikv_key *keys;
+		struct kv_story story;
+		struct kv_world *world;
+		struct shared sh;
+		uint64_t hit;
+
+		open_shared(&sh, KV_SHAPE_FULL, 80);
+		world = is_attached ? &sh.clients[0] : &sh.base;
+		make_story(&story, 1, 5 * T);
+		keys = kv_keys(world, &story, 5);
+		seq = compute(world, &story, false, &hit);
+		assert_int_equal(omnikv_lookup(world->space, keys, 5), 5);
+		assert_int_equal(omnikv_space_epoch(world->space), 0);
+		assert_int_equal(omnikv_manager_raise_epoch(sh.base.manager), 1);
+		assert_int_equal(omnikv_lookup(world->space, keys, 5), 0);
+		assert_int_equal(omnikv_space_epoch(world->space), 1);
+		omnikv_seq_close(seq);
+		free(keys);
+		kv_story_free(&story);
+		close_shared(&sh);
+	}
+}
+
 static void a_state_of_an_older_epoch_is_not_taken(void **state)
 {
 	struct omnikv_extent_info info = { .size = sizeof(info) };
@@ -817,6 +845,7 @@ int main(void)
 		cmocka_unit_test(nothing_older_comes_in_after_a_new_epoch),
 		cmocka_unit_test(what_is_on_its_way_as_the_epoch_ends_is_not_published),
 		cmocka_unit_test(bytes_of_old_weights_are_published_in_the_new_epoch),
+		cmocka_unit_test(who_holds_old_blocks_counts_them_in_the_new_epoch),
 		cmocka_unit_test(a_state_of_an_older_epoch_is_not_taken),
 		cmocka_unit_test(random_clients_agree_byte_for_byte),
 		cmocka_unit_test(threads_of_all_clients_agree),
