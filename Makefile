@@ -128,6 +128,8 @@ harness_a := $(T)/lib/libharness.a
 fake_cuda := $(B)/lib/libfake-cuda.so
 # And a libcufile.
 fake_cufile := $(B)/lib/libfake-cufile.so
+# Preloaded into programs that are to notice no signal.
+signals := $(B)/lib/libsignals.so
 bins := $(addprefix $(B)/bin/,$(tool_names))
 tests := $(patsubst tests/%.c,$(B)/tests/%,$(test_src))
 fuzzers := $(patsubst tests/%.c,$(B)/tests/%,$(fuzz_src))
@@ -254,10 +256,13 @@ wrap_flags := -Wl$(comma)--undefined=__wrap_malloc $(addprefix -Wl$(comma)--wrap
 $(fake_cuda): $(call tobj,$(wildcard tests/harness/cuda/*.c kernels/ref/*.c) kernels/launch.c lib/crc32c.c)
 	$(call link,-shared $(libs))
 
+$(signals): $(call tobj,$(wildcard tests/harness/signals/*.c))
+	$(call link,-shared)
+
 $(fake_cufile): $(call tobj,$(wildcard tests/harness/cufile/*.c))
 	$(call link,-shared)
 
-$(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta) | $(fake_cuda) $(fake_cufile)
+$(B)/tests/%: $(T)/obj/tests/%.o $(harness_a) $(tool_a) $(ta) | $(fake_cuda) $(fake_cufile) $(signals)
 	$(call link,-Wl$(comma)--start-group $(filter %.a,$^) -Wl$(comma)--end-group $(wrap_flags) $(test_libs) $(libs) $(libs_omnikvd))
 
 # A fuzz target is run by libFuzzer, or replays files given as arguments.

@@ -46,15 +46,18 @@ FUZZ_SECONDS = (20, 600)
 # How the unit and conformance lanes are built and run: name -> (arguments of make, directory).
 VARIANTS = {
     "plain": ([], "build"),
+    "signals": ([], "build"),
     "asan": (["SAN=address"], "build/asan"),
     "tsan": (["SAN=thread"], "build/tsan"),
     "clang": (["CC=clang"], "build/clang"),
     "cov": (["COVERAGE=1"], "build/cov"),
     "fuzz": (["SAN=fuzzer"], "build/fuzz"),
 }
-RUN_VARIANTS = {"unit": ["plain", "asan", "tsan"], "conformance": ["plain", "asan"], "spill": ["plain", "asan"],
+RUN_VARIANTS = {"unit": ["plain", "asan", "tsan", "signals"], "conformance": ["plain", "asan", "signals"], "spill": ["plain", "asan"],
                 "kernels": ["plain", "asan", "clang"]}
 COMPILED_ONLY = {"unit": ["clang"]}
+# The plain build again, with a signal a millisecond that no program is to notice.
+VARIANT_ENV = {"signals": {"LD_PRELOAD": os.path.join(TOP, "build", "lib", "libsignals.so")}}
 # One suite for every provider: each program is run with each of these as its argument.
 CONFORMANCE_POOLS = {"memory": "embedded:32M", "file": "embedded:32M:{tmp}/conformance.{variant}.pool",
                      "daemon": "omnikvd:32M"}
@@ -306,7 +309,7 @@ class Session:
         # -k built what could be built: run that, so that one file that does not compile hides no other result.
         self.build(variant)
         directory = VARIANTS[variant][1]
-        env = {"OMNIKV_BUILD": os.path.join(TOP, directory), "OMNIKV_VARIANT": variant}
+        env = {"OMNIKV_BUILD": os.path.join(TOP, directory), "OMNIKV_VARIANT": variant, **VARIANT_ENV.get(variant, {})}
         jobs = []
         with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as workers:
             for name in names:

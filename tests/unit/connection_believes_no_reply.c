@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "conn.h"
+#include "tests/harness/daemon_case.h"
 #include "manager/frames.h"
 
 enum answer {
@@ -382,7 +383,7 @@ static void late_replies_are_nobody_elses(void **state)
 	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -ETIME);
 	/* One that was silent just now is not asked again at once. */
 	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -ETIME);
-	usleep(150000);
+	sleep_ms(150);
 	fds = open_fds();
 	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, &first), 0);
 	assert_int_equal(nr_late, 1);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "../harness/daemon_case.h"
 #include "../harness/ring_fixture.h"
 #include "device_cuda.h"
 
@@ -421,7 +422,7 @@ static void copies_of_a_lost_device_keep_their_blocks_while_they_move(void **sta
 	fixture_cuda_set("copy_us", 2000);
 	omnikv_prep_store(fixture_sqe(&f, 1), hbm, pieces, NR_PIECES);
 	fixture_submit(&f);
-	usleep(10000);
+	sleep_ms(10);
 	atomic_store(&okv_cuda_of(f.dev)->is_lost, 1);
 	cqe = fixture_reap(&f);
 	assert_int_equal(cqe.flags, 0);
@@ -429,7 +430,7 @@ static void copies_of_a_lost_device_keep_their_blocks_while_they_move(void **sta
 	assert_int_equal(omnikv_extent_alloc(f.client, 1, NR_PIECES, NULL, 0, again), 0);
 	for (i = 0; i < NR_PIECES; i++)
 		fixture_fill(omnikv_pool_addr(f.pool, &again[i]), PIECE, 9, i);
-	usleep(200000);
+	sleep_ms(200);
 	for (i = 0; i < NR_PIECES; i++)
 		assert_true(fixture_is_filled(omnikv_pool_addr(f.pool, &again[i]), PIECE, 9, i));
 	assert_int_equal(omnikv_extent_free(f.client, again, NR_PIECES), 0);

@@ -22,6 +22,7 @@
 #include "device.h"
 #include "manager/manager.h"
 #include "spill/spill.h"
+#include "tests/harness/daemon_case.h"
 #include "tests/harness/kv_world.h"
 #include "tests/harness/spill_world.h"
 
@@ -244,7 +245,7 @@ static void *let_go_soon(void *arg)
 {
 	struct holder *holder = arg;
 
-	usleep(50000);
+	sleep_ms(50);
 	omnikv_seq_close(holder->seq);
 	return NULL;
 }

@@ -17,6 +17,7 @@
 
 #include "manager/authority.h"
 #include "manager/manager.h"
+#include "tests/harness/daemon_case.h"
 #include "tests/harness/kv_world.h"
 
 #define T		16u
@@ -204,7 +205,7 @@ static void check_ttl(struct path *path)
 	assert_int_equal(pin(path, 1, 150), BLOCKS);
 	assert_int_equal(hint(path, 2, 75), BLOCKS);
 	flood(path, 1);
-	usleep(200000);
+	sleep_ms(200);
 	flood(path, 40);
 	assert_int_equal(cached(path, 1), 0);
 	assert_int_equal(cached(path, 2), 0);
@@ -224,7 +225,7 @@ static void check_idle(struct path *path)
 	play(path, 2);
 	assert_int_equal(pin(path, 1, 20), BLOCKS);
 	assert_int_equal(hint(path, 2, 10), BLOCKS);
-	usleep(30000);
+	sleep_ms(30);
 	/* Nothing but the question comes in between. */
 	assert_int_equal(stats_of(path).nr_retentions, 0);
 	assert_int_equal(stats_of(path).pinned_bytes, 0);

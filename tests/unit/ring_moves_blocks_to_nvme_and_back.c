@@ -10,6 +10,7 @@
 #include "failpoint.h"
 #include "ring_queue.h"
 #include "spill/spill.h"
+#include "tests/harness/daemon_case.h"
 #include "tests/harness/ring_fixture.h"
 #include "tests/harness/sim_disk.h"
 #include "tests/harness/spill_world.h"
@@ -356,7 +357,7 @@ static void deadline_and_cancellation_end_it_once(void **state)
 		omnikv_prep_fetch(sqe, &n.io, n.in, NR * PARTS, NULL);
 		sqe->deadline_ns = is_cancel ? 0 : 50000000;
 		fixture_submit(&n.f);
-		usleep(20000);
+		sleep_ms(20);
 		sqe = fixture_sqe(&n.f, 2);
 		omnikv_prep_fetch(sqe, &n.io, n.in, NR * PARTS, NULL);
 		fixture_submit(&n.f);
