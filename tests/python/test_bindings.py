@@ -340,6 +340,13 @@ def test_prompts_of_floats_have_the_keys_of_what_they_round_to(space, chain, tok
             call(tokens)
 
 
+@pytest.mark.parametrize("tokens", [[5] * 15 + [-1], numpy.full(16, -1, "i4"), numpy.full(16, -1)], ids=["list", "i4", "i8"])
+def test_a_negative_token_id_is_taken_for_a_large_one(chain, tokens):
+    with pytest.raises(omnikv.InvalidError, match="token id"):
+        chain.keys(tokens)
+    assert len(chain.keys(numpy.full(16, 0xffffffff, "u4"))) == 1
+
+
 def test_prompts_of_integers_of_any_kind_have_the_same_keys(chain):
     kinds = [list(range(16)), range(16), numpy.arange(16), numpy.arange(16, dtype="i4"), numpy.arange(32, dtype="u4")[::2] // 2,
              numpy.arange(16, dtype="u1")]

@@ -206,6 +206,7 @@ int omnikv_seq_block_crc(const struct omnikv_seq *seq, uint64_t block_idx, uint3
 
 /* ---- glue.c ---- */
 void okv_py_pack_keys(struct omnikv_key *keys, const char *bytes, size_t nr_keys, uint32_t len);
+int okv_py_has_negative(const uint32_t *ids, size_t nr);
 void okv_py_block_pieces(struct omnikv_piece *out, const struct omnikv_piece *in, size_t nr_blocks, const uint32_t *slots,
 			 uint64_t base_off, uint64_t slot_stride, uint32_t nr_regions, uint64_t region_stride, uint64_t region_bytes);
 uint32_t okv_py_sum(const uint32_t *crc, size_t nr, uint64_t bytes_each);

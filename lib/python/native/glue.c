@@ -20,6 +20,16 @@ static void okv_py_pack_keys(struct omnikv_key *keys, const char *bytes, size_t 
 	}
 }
 
+/* Is a token id of @nr signed ones, read as unsigned, negative? */
+static int okv_py_has_negative(const uint32_t *ids, size_t nr)
+{
+	uint32_t all = 0;
+
+	for (size_t i = 0; i < nr; i++)
+		all |= ids[i];
+	return all >> 31;
+}
+
 /*
  * Pieces of whole blocks of one layer, from where the pool has them (@in, one a block) to where an engine does: block i
  * in slot @slots[i], as @nr_regions dense regions (K and V apart) of @region_bytes each. [nr_blocks][nr_regions].

@@ -84,7 +84,10 @@ def as_tokens(tokens: Iterable[int]) -> Any:
     try:
         view = memoryview(tokens)  # type: ignore[arg-type]
         if view.format in ("I", "i") and view.itemsize == 4 and view.c_contiguous and view.ndim == 1:
-            return ffi.from_buffer("uint32_t[]", view)
+            array = ffi.from_buffer("uint32_t[]", view)
+            if view.format == "i" and lib.okv_py_has_negative(array, len(array)):
+                raise InvalidError(errno.EINVAL, f"a token id is negative: 0 to {_TOKENS_MAX} are allowed")
+            return array
     except TypeError:
         pass
     try:
