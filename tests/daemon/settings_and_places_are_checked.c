@@ -144,6 +144,8 @@ static void bad_values_are_named_before_memory_is_taken(void **state)
 		{ "[daemon]\npool = 16M\nspill = /nowhere\n", "omnikvd.conf:3: spill: there is no store yet at /nowhere; say with spill-size" },
 		{ "[daemon]\npool = 16M\nspill = /proc\n", "omnikvd.conf:3: spill: there is no store yet at /proc; say with spill-size" },
 		{ "[daemon]\npool = 16M\nspill = /dev/null\nspill-size = 1M\n", "omnikvd.conf:3: spill: /dev/null is neither" },
+		{ "[daemon]\npool = 16M\nmanager = no\npins = 1M\n", "omnikvd.conf:4: pins: manager = no leaves the blocks to a client" },
+		{ "[daemon]\npool = 16M\nmanager = no\nspill = /tmp\nspill-size = 64M\n", "omnikvd.conf:4: spill: manager = no leaves" },
 		{ "[daemon]\npool = 16M\npins = few\n", "omnikvd.conf:3: pins: size \"few\"" },
 		{ "[daemon]\npool = 16M\nspill-size = 16M\n", "omnikvd.conf:3: spill-size: there is no spill" },
 		{ "\xef\xbb\xbf[daemon]\npool = 64Q\n", "omnikvd.conf:2: pool: size" },

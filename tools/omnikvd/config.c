@@ -359,6 +359,7 @@ int okv_config_check(const struct okv_daemon_config *config, struct omnikv_error
 {
 	bool is_module = config->pool && !strncmp(config->pool, "kmod:", 5);
 	struct omnikv_error why;
+	const char *of_manager;
 
 	if (!config->pool)
 		return okv_error_set(err, -EINVAL, "no pool; write --pool SIZE, or pool = SIZE in the file of --config");
@@ -367,9 +368,11 @@ int okv_config_check(const struct okv_daemon_config *config, struct omnikv_error
 					 "nothing to do", err);
 	if (config->numa && is_module)
 		return okv_config_refuse(config, "numa", -EINVAL, "a pool of the module has the NUMA policy of its creation; leave it out", err);
-	if ((config->events || config->with_tokens) && !config->with_manager)
-		return okv_config_refuse(config, config->events ? "events" : "tokens", -EINVAL, "manager = no leaves the blocks to a client, "
-					 "and only who manages the pool knows of them", err);
+	of_manager = config->events ? "events" : config->with_tokens ? "tokens" : config->spill ? "spill" :
+		     config->pin_bytes != OKV_PINS_DEFAULT ? "pins" : NULL;
+	if (of_manager && !config->with_manager)
+		return okv_config_refuse(config, of_manager, -EINVAL, "manager = no leaves the blocks to a client, and only who manages the "
+					 "pool knows of them; leave one of both out", err);
 	if (!config->events && (config->events_replay || config->events_topic || config->events_encoding))
 		return okv_config_refuse(config, config->events_replay ? "events-replay" : config->events_topic ? "events-topic" :
 					 "events-encoding", -EINVAL, "there is no events, which says where to publish", err);
