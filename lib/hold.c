@@ -77,6 +77,16 @@ struct okv_hold *okv_holds_get(struct okv_holds *holds, uint32_t granule, uint32
 	return hold;
 }
 
+void okv_holds_mark(struct okv_holds *holds, const struct omnikv_extent *exts, uint32_t count, bool is_marked)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		struct okv_hold *hold = okv_holds_find(holds, (uint32_t)exts[i].granule);
+
+		if (hold)
+			hold->is_marked = is_marked;
+	}
+}
+
 void okv_holds_drop(struct okv_holds *holds, struct okv_hold *hold)
 {
 	uint32_t hole, at;

@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <omnikv/pool.h>
+
 /**
  * struct okv_hold - one extent's entry
  * @generation: of its name; 0 marks an unused slot
@@ -43,6 +45,8 @@ int okv_holds_reserve(struct okv_holds *holds, uint32_t nr);
 struct okv_hold *okv_holds_find(const struct okv_holds *holds, uint32_t granule);
 /** The entry of @granule, new and empty where there was none; room must have been reserved. */
 struct okv_hold *okv_holds_get(struct okv_holds *holds, uint32_t granule, uint32_t generation);
+/** Mark the entries of a list, where it has them, or take the marks away. */
+void okv_holds_mark(struct okv_holds *holds, const struct omnikv_extent *exts, uint32_t count, bool is_marked);
 /** Remove @hold when it counts nothing. Moves other entries. */
 void okv_holds_drop(struct okv_holds *holds, struct okv_hold *hold);
 

@@ -859,18 +859,6 @@ static int ref_get(struct okv_embedded_client *client, const struct omnikv_exten
 	return ret;
 }
 
-static void unmark(struct okv_embedded_client *client, const struct omnikv_extent *exts, uint32_t count)
-{
-	struct okv_hold *hold;
-	uint32_t i;
-
-	for (i = 0; i < count; i++) {
-		hold = okv_holds_find(&client->holds, (uint32_t)exts[i].granule);
-		if (hold)
-			hold->is_marked = false;
-	}
-}
-
 /* A lease or a transfer ends on each of the list, all of which have one. */
 static void put_list_locked(struct okv_embedded_client *client, const struct omnikv_extent *exts, uint32_t count,
 			    bool is_lease)
@@ -920,7 +908,7 @@ static int get_list(struct omnikv_client *base, const struct omnikv_extent *exts
 		else
 			hold->nr_ios++;
 	}
-	unmark(client, exts, i);
+	okv_holds_mark(&client->holds, exts, i, false);
 	if (ret)
 		put_list_locked(client, exts, i, op == OKV_OP_LEASE);
 	else if (op == OKV_OP_IO_GET)
@@ -962,7 +950,7 @@ static int daemon_release(struct omnikv_client *base, const struct omnikv_extent
 		if (hold)
 			hold->is_marked = true;
 	}
-	unmark(client, exts, i);
+	okv_holds_mark(&client->holds, exts, i, false);
 	for (i = 0; i < count && !ret; i++) {
 		hold = okv_holds_find(&client->holds, (uint32_t)exts[i].granule);
 		if (!hold || !hold->nr_leases || hold->generation != exts[i].generation)

@@ -276,25 +276,19 @@ static int unmap_pages(struct okv_embedded_window *window, uint64_t first, uint6
 	return 0;
 }
 
-/* Unbind the bound parts of a range, and leave the rest of it alone. */
-static int unbind_locked(struct okv_embedded_window *window, uint64_t first, uint64_t nr)
+/* Unbind the parts of a range that bind @slot covers, or any where it is 0, and leave the rest of it alone. */
+static int unbind_parts(struct okv_embedded_window *window, uint64_t first, uint64_t nr, uint32_t slot)
 {
-	uint64_t end = first + nr, page = first, stop;
-	int ret;
+	uint64_t end = first + nr, page, stop;
+	int ret = 0;
 
-	while (page < end) {
-		if (!window->slots[page]) {
-			page++;
-			continue;
-		}
-		for (stop = page + 1; stop < end && window->slots[stop];)
+	for (page = first; page < end && !ret; page = stop + 1) {
+		for (stop = page; stop < end && (slot ? window->slots[stop] == slot : window->slots[stop] != 0);)
 			stop++;
-		ret = unmap_pages(window, page, stop - page);
-		if (ret)
-			return ret;
-		page = stop;
+		if (stop > page)
+			ret = unmap_pages(window, page, stop - page);
 	}
-	return 0;
+	return ret;
 }
 
 int okv_embedded_window_unbind(struct omnikv_window *base, uint64_t off, uint64_t bytes)
@@ -303,7 +297,7 @@ int okv_embedded_window_unbind(struct omnikv_window *base, uint64_t off, uint64_
 	int ret;
 
 	pthread_mutex_lock(&client->windows_lock);
-	ret = unbind_locked(embedded_window(base), off / PAGE_BYTES, bytes / PAGE_BYTES);
+	ret = unbind_parts(embedded_window(base), off / PAGE_BYTES, bytes / PAGE_BYTES, 0);
 	pthread_mutex_unlock(&client->windows_lock);
 	return ret;
 }
@@ -482,9 +476,9 @@ int okv_embedded_window_bind(struct omnikv_window *base, const struct omnikv_bin
 			error = keep_from_children(window, binds + done, n);
 			if (error) {
 				/* A mapping less than before the bind is one that the limit allows. */
-				unbind_locked(window, binds[done].window_off / PAGE_BYTES,
-					      (binds[done + n - 1].window_off + binds[done + n - 1].bytes -
-					       binds[done].window_off) / PAGE_BYTES);
+				unbind_parts(window, binds[done].window_off / PAGE_BYTES,
+					     (binds[done + n - 1].window_off + binds[done + n - 1].bytes -
+					      binds[done].window_off) / PAGE_BYTES, 0);
 				ret = error;
 				break;
 			}
@@ -496,26 +490,13 @@ int okv_embedded_window_bind(struct omnikv_window *base, const struct omnikv_bin
 	return ret;
 }
 
-/* Holds of the list that have binds say so while the windows are searched. */
-static void mark_holds(struct okv_embedded_client *client, const struct omnikv_extent *exts, uint32_t count,
-		       bool is_marked)
-{
-	struct okv_hold *hold;
-	uint32_t i;
-
-	for (i = 0; i < count; i++) {
-		hold = okv_holds_find(&client->holds, (uint32_t)exts[i].granule);
-		if (hold)
-			hold->is_marked = is_marked;
-	}
-}
-
 void okv_windows_condemn_locked(struct okv_embedded_client *client, const struct omnikv_extent *exts, uint32_t count)
 {
 	struct okv_embedded_window *window;
 	uint32_t i;
 
-	mark_holds(client, exts, count, true);
+	/* Holds of the list say so while the windows are searched for their binds. */
+	okv_holds_mark(&client->holds, exts, count, true);
 	for (window = client->windows; window; window = window->next) {
 		if (!(window->window.flags & OMNIKV_WINDOW_F_RW))
 			continue;
@@ -528,29 +509,7 @@ void okv_windows_condemn_locked(struct okv_embedded_client *client, const struct
 			window->nr_condemned++;
 		}
 	}
-	mark_holds(client, exts, count, false);
-}
-
-/* The parts of its range that a condemned bind still covers. */
-static int unbind_rec(struct okv_embedded_window *window, uint32_t idx)
-{
-	struct bind_rec rec = window->recs[idx];
-	uint64_t page = rec.first, end = page + rec.range, stop;
-	int ret;
-
-	while (page < end) {
-		if (window->slots[page] != idx + 1) {
-			page++;
-			continue;
-		}
-		for (stop = page + 1; stop < end && window->slots[stop] == idx + 1;)
-			stop++;
-		ret = unmap_pages(window, page, stop - page);
-		if (ret)
-			return ret;
-		page = stop;
-	}
-	return 0;
+	okv_holds_mark(&client->holds, exts, count, false);
 }
 
 int okv_windows_execute_locked(struct okv_embedded_client *client)
@@ -563,7 +522,7 @@ int okv_windows_execute_locked(struct okv_embedded_client *client)
 		for (i = 0; window->nr_condemned && i < window->nr_recs; i++) {
 			if (!window->recs[i].nr_pages || !window->recs[i].is_condemned)
 				continue;
-			error = unbind_rec(window, i);
+			error = unbind_parts(window, window->recs[i].first, window->recs[i].range, i + 1);
 			if (!error)
 				continue;
 			window->recs[i].is_condemned = false;

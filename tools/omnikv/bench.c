@@ -252,6 +252,15 @@ uint64_t okv_bench_random(struct okv_bench *bench)
 	return bench->random * 0x2545f4914f6cdd1dull;
 }
 
+struct omnikv_key okv_bench_key(struct okv_bench *bench)
+{
+	uint64_t words[2] = { okv_bench_random(bench), okv_bench_random(bench) };
+	struct omnikv_key key = { .len = sizeof(words) };
+
+	memcpy(key.bytes, words, sizeof(words));
+	return key;
+}
+
 /* JSON ----------------------------------------------------------------------------------------- */
 
 static int okv_by_value(const void *a, const void *b)

@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include <omnikv/key.h>
+
 #define OKV_BENCH_ROUNDS_MAX	101u
 #define OKV_BENCH_ROWS_MAX	96u
 
@@ -87,6 +89,7 @@ void okv_bench_note_pages(struct okv_bench *bench);
 double okv_bench_cpu_ns(void);		/* of this thread */
 double okv_bench_wall_ns(void);
 uint64_t okv_bench_random(struct okv_bench *bench);
+struct omnikv_key okv_bench_key(struct okv_bench *bench);
 /** Ends the program with "omnikv bench: WHAT": results were wrong. */
 void okv_bench_must(bool is_right, const char *what);
 

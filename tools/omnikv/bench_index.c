@@ -51,15 +51,6 @@ struct world {
 	uint64_t		*used;
 };
 
-static struct omnikv_key random_key(struct okv_bench *bench)
-{
-	uint64_t words[2] = { okv_bench_random(bench), okv_bench_random(bench) };
-	struct omnikv_key key = { .len = sizeof(words) };
-
-	memcpy(key.bytes, words, sizeof(words));
-	return key;
-}
-
 static void *index_alloc(void *opaque, size_t bytes)
 {
 	return okv_bench_alloc(opaque, bytes);
@@ -115,7 +106,7 @@ static void fill(struct okv_bench *bench, struct world *w, uint64_t nr_blocks)
 			block.key = w->keys[path / step] + done[path];
 		} else {
 			for (k = 0; k < n; k++)
-				keys[k] = random_key(bench);
+				keys[k] = okv_bench_key(bench);
 		}
 		okv_bench_must(okv_extent_alloc(&w->map, 1, n, w->is_scattered || !done[path] ? NULL : &w->last_extent[path], 1,
 				      extents) == 0, "the pool is full");
@@ -375,7 +366,7 @@ static double churn(struct okv_bench *bench, struct world *w, struct life *parts
 	size_t nr_done;
 
 	for (i = 0; i < CHURN; i++)
-		w->scratch[i] = random_key(bench);
+		w->scratch[i] = okv_bench_key(bench);
 	start = okv_bench_cpu_ns();
 	for (i = 0; i < CHURN; i += RUN) {
 		struct okv_index_block block = { .parent = parent, .position = position, .extents = extents,

@@ -104,15 +104,6 @@ static void *claim(void *opaque, uint64_t off, size_t bytes)
 	return NULL;
 }
 
-static struct omnikv_key random_key(struct okv_bench *bench)
-{
-	uint64_t words[2] = { okv_bench_random(bench), okv_bench_random(bench) };
-	struct omnikv_key key = { .len = sizeof(words) };
-
-	memcpy(key.bytes, words, sizeof(words));
-	return key;
-}
-
 /* Insert @nr blocks behind @parent. Returns the last one. */
 static uint32_t insert(struct world *w, uint32_t parent, uint32_t position, const struct omnikv_key *keys, size_t nr)
 {
@@ -195,7 +186,7 @@ static void open_world(struct okv_bench *bench, struct world *w)
 			continue;
 		}
 		for (k = 0; k < PROMPT_BLOCKS; k++)
-			keys[k] = random_key(bench);
+			keys[k] = okv_bench_key(bench);
 		insert(w, OKV_ENTRY_NONE, 0, keys, PROMPT_BLOCKS);
 	}
 	okv_bench_free(bench, keys);
@@ -293,7 +284,7 @@ static double write_on(struct okv_bench *bench, struct world *w, bool is_writing
 			continue;
 		}
 		for (uint32_t i = 0; i < RUN; i++)
-			keys[i] = random_key(bench);
+			keys[i] = okv_bench_key(bench);
 		okv_bench_must(okv_index_evict(w->ix, RUN, victims, NULL) == RUN, "no victims");
 		parent = insert(w, parent, position, keys, RUN);
 		position += RUN;

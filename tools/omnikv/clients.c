@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -81,13 +80,6 @@ struct clients {
 	bool				is_daemons_turn;
 	uint32_t			victim;
 };
-
-static void pause_ns(uint64_t ns)
-{
-	struct timespec ts = { ns / 1000000000u, ns % 1000000000u };
-
-	nanosleep(&ts, NULL);
-}
 
 /* ---- the daemon ----------------------------------------------------------------------------- */
 
@@ -289,7 +281,7 @@ static int play(struct clients *cl)
 	cl->next_kill_ns = okv_monotonic_ns() + cl->config->kill_ms * UINT64_C(1000000);
 	cl->moved_ns = okv_monotonic_ns();
 	while (!ret && nr_running) {
-		pause_ns(STEP_NS);
+		okv_pause_ns(STEP_NS);
 		ret = ended_by ? -EINTR : reap(cl, &nr_running);
 		if (!ret && nr_running)
 			ret = kill_somebody(cl);

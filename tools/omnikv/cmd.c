@@ -250,6 +250,13 @@ void okv_progress_fini(struct okv_progress *progress)
 	progress->is_shown = false;
 }
 
+void okv_pause_ns(uint64_t ns)
+{
+	struct timespec ts = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
+
+	nanosleep(&ts, NULL);
+}
+
 /* In the first unit whole, in others with two digits. */
 static const char *scaled(uint64_t number, double step, const char *const *units, char text[24])
 {

@@ -79,6 +79,8 @@ void okv_progress_show(struct okv_progress *progress, uint64_t done, uint64_t to
 /** Wipe the bar. */
 void okv_progress_fini(struct okv_progress *progress);
 
+/** A signal ends it early. */
+void okv_pause_ns(uint64_t ns);
 /** "1.5 GiB" and the like; @text holds at least 24 bytes. */
 const char *okv_bytes_text(uint64_t bytes, char text[24]);
 /** "1.50 ms" and the like; @text holds at least 24 bytes. */

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cmd.h"
@@ -222,9 +221,7 @@ static int pool_create(struct okv_pool_args *args)
 		return okv_fail("no thread");
 	okv_progress_init(&progress, "populating the pool");
 	while (!__atomic_load_n(&creation.is_done, __ATOMIC_ACQUIRE)) {
-		struct timespec pause = { .tv_nsec = 20000000 };
-
-		nanosleep(&pause, NULL);
+		okv_pause_ns(20000000);
 		okv_progress_show(&progress, okv_kmod_pool_value(name, "ready_bytes"), req->bytes, NULL);
 	}
 	pthread_join(thread, NULL);

@@ -17,7 +17,6 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -27,13 +26,6 @@
 #define STEP_NS		5000000
 #define START_NS	UINT64_C(180000000000)
 #define STOP_NS		UINT64_C(15000000000)
-
-static void pause_ns(long ns)
-{
-	struct timespec ts = { 0, ns };
-
-	nanosleep(&ts, NULL);
-}
 
 /* A daemon listens before it has touched its memory: it serves when it answers. */
 static bool is_served(const char *path)
@@ -99,7 +91,7 @@ int okv_own_daemon_start(struct okv_own_daemon *daemon, struct omnikv_error *err
 			snprintf(err->text, sizeof(err->text), "omnikvd was started and does not answer");
 			return -ETIME;
 		}
-		pause_ns(STEP_NS);
+		okv_pause_ns(STEP_NS);
 	}
 	return 0;
 }
@@ -114,7 +106,7 @@ void okv_own_daemon_stop(struct okv_own_daemon *daemon, int signal)
 	while (waitpid(daemon->pid, NULL, WNOHANG) == 0) {
 		if (okv_monotonic_ns() > deadline_ns)
 			kill(daemon->pid, SIGKILL);
-		pause_ns(STEP_NS);
+		okv_pause_ns(STEP_NS);
 	}
 	daemon->pid = 0;
 }

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "clock.h"
 #include "cmd.h"
@@ -504,7 +503,6 @@ static void okv_promise(struct okv_replay *rp, const struct okv_flight *flight, 
 /* Memory for the flight's new tokens. While the daemon is away, and the reserve does not do, it is waited for. */
 static int okv_append(struct okv_replay *rp, struct okv_flight *flight)
 {
-	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
 	uint64_t deadline_ns = okv_monotonic_ns() + rp->config->away_s * UINT64_C(1000000000);
 	bool is_away = false;
 	int ret;
@@ -517,7 +515,7 @@ static int okv_append(struct okv_replay *rp, struct okv_flight *flight)
 		if (!is_away && rp->config->turns)
 			rp->config->turns->nr_away++;
 		is_away = true;
-		nanosleep(&ts, NULL);
+		okv_pause_ns(OKV_AWAY_STEP_NS);
 	}
 	return ret;
 }
@@ -751,7 +749,6 @@ static int okv_attach(struct okv_replay *rp, const struct omnikv_namespace *ns, 
 		      struct omnikv_error *err)
 {
 	struct omnikv_attach_config config = { .size = sizeof(config) };
-	struct timespec ts = { .tv_nsec = OKV_AWAY_STEP_NS };
 	uint64_t deadline_ns = okv_monotonic_ns() + rp->config->away_s * UINT64_C(1000000000);
 	int ret;
 
@@ -767,7 +764,7 @@ static int okv_attach(struct okv_replay *rp, const struct omnikv_namespace *ns, 
 		if ((ret != -ENOTCONN && ret != -ECONNREFUSED && ret != -ENOENT && ret != -ETIME && ret != -EPIPE) ||
 		    okv_monotonic_ns() > deadline_ns)
 			return ret;
-		nanosleep(&ts, NULL);
+		okv_pause_ns(OKV_AWAY_STEP_NS);
 	}
 	rp->client = omnikv_manager_client(rp->manager);
 	return 0;
