@@ -159,17 +159,29 @@ static int recover_segment(struct okv_store *store, uint32_t index, const uint8_
 	return ret;
 }
 
+/* Segments that the disk has bytes of: its end may come long before the cap. */
+static uint32_t nr_there(const struct okv_store *store)
+{
+	uint64_t bytes = store->disk->ops->bytes(store->disk), segment_bytes = store->super.segment_bytes, nr;
+
+	if (bytes <= store->super.data_off)
+		return 0;
+	nr = (bytes - store->super.data_off + segment_bytes - 1) / segment_bytes;
+	return nr < store->nr_segments ? nr : store->nr_segments;
+}
+
 int okv_store_recover(struct okv_store *store)
 {
 	uint64_t segment_bytes = store->super.segment_bytes;
+	uint32_t nr_segments = nr_there(store);
 	uint8_t *pages;
 	int ret = 0;
 
 	pages = aligned_alloc(OKV_SPILL_PAGE, (size_t)2 * PROBE_SEGMENTS * OKV_SPILL_PAGE);
 	if (!pages)
 		return -ENOMEM;
-	for (uint32_t first = 0; first < store->nr_segments && !ret; first += PROBE_SEGMENTS) {
-		uint32_t nr = store->nr_segments - first < PROBE_SEGMENTS ? store->nr_segments - first : PROBE_SEGMENTS;
+	for (uint32_t first = 0; first < nr_segments && !ret; first += PROBE_SEGMENTS) {
+		uint32_t nr = nr_segments - first < PROBE_SEGMENTS ? nr_segments - first : PROBE_SEGMENTS;
 		int res[2 * PROBE_SEGMENTS];
 
 		for (uint32_t i = 0; i < 2 * nr; i++) {

@@ -125,6 +125,37 @@ static void spill_without_close_is_found_batch_by_batch(void **state)
 	sim_disk_fini(&sim);
 }
 
+/* The cap says how far it may grow. What is read at opening is what is there. */
+static void spill_of_a_small_file_is_read_up_to_a_large_cap(void **state)
+{
+	static const uint64_t caps[] = { CAPACITY, UINT64_C(1) << 36 };
+	struct okv_store_config config = spill_sim_config(CAPACITY, SEGMENT);
+	struct okv_store *store;
+	uint64_t nr_calls[2];
+	struct sim_disk sim;
+
+	(void)state;
+	sim_disk_init(&sim, CAPACITY);
+	assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+	assert_int_equal(spill_put_run(store, 1, 0, 100, BLOCK, 1), 0);
+	okv_store_close(store);
+	for (uint32_t i = 0; i < 2; i++) {
+		config.capacity_bytes = caps[i];
+		sim.nr_calls = 0;
+		assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+		nr_calls[i] = sim.nr_calls;
+		assert_int_equal(stats_of(store).recovered_records, 100);
+		assert_int_equal(stats_of(store).lost_segments, 0);
+		assert_int_equal(stats_of(store).nr_segments, (caps[i] - OKV_SPILL_DATA_OFF) / SEGMENT);
+		for (uint64_t id = 0; id < 100; id++)
+			assert_int_equal(spill_get(store, 1, id), 0);
+		check_books(store);
+		okv_store_close(store);
+	}
+	assert_int_equal(nr_calls[1], nr_calls[0]);
+	sim_disk_fini(&sim);
+}
+
 static void spill_cap_holds_and_hot_blocks_stay(void **state)
 {
 	struct okv_store_config config = spill_sim_config(CAPACITY, SEGMENT);
@@ -391,6 +422,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(spill_blocks_come_back_as_they_went),
 		cmocka_unit_test(spill_without_close_is_found_batch_by_batch),
+		cmocka_unit_test(spill_of_a_small_file_is_read_up_to_a_large_cap),
 		cmocka_unit_test(spill_cap_holds_and_hot_blocks_stay),
 		cmocka_unit_test(spill_bad_requests_are_refused),
 		cmocka_unit_test(spill_later_format_is_refused_once),
