@@ -22,6 +22,8 @@
 #define BACKOFF_MAX_NS		UINT64_C(30000000000)
 /* One write is the header's. */
 #define BATCH_IOS		(OKV_STORE_IOS - 1)
+/* That a new store must have room for. */
+#define NEW_SEGMENTS		4u
 
 void okv_store_notice(struct okv_store *store, const char *format, ...)
 {
@@ -1176,7 +1178,7 @@ static int open_super(struct okv_store *store, struct omnikv_error *err)
 		return okv_error_set(err, -EINVAL, "segments of %llu bytes; multiples of %u from %u to %u are possible",
 				     (unsigned long long)store->super.segment_bytes, OKV_SPILL_PAGE, OKV_SPILL_SEGMENT_MIN,
 				     OKV_SPILL_SEGMENT_MAX);
-	if (store->config.capacity_bytes < store->super.data_off + 4 * store->super.segment_bytes)
+	if (store->config.capacity_bytes < store->super.data_off + NEW_SEGMENTS * store->super.segment_bytes)
 		return okv_error_set(err, -EINVAL, "%llu bytes are less than four segments of %llu; give more",
 				     (unsigned long long)store->config.capacity_bytes,
 				     (unsigned long long)store->super.segment_bytes);
@@ -1275,6 +1277,9 @@ int okv_store_open(struct okv_disk *disk, const struct okv_store_config *config,
 	if (ret)
 		goto err_free;
 	capacity = store->config.capacity_bytes;
+	/* As long as it is; one that was made on a disk without much room may have less than it was made for. */
+	if (!config->capacity_bytes && capacity < store->super.data_off + NEW_SEGMENTS * store->super.segment_bytes)
+		capacity = store->super.data_off + NEW_SEGMENTS * store->super.segment_bytes;
 	store->nr_segments = capacity < store->super.data_off ? 0 :
 			     (capacity - store->super.data_off) / store->super.segment_bytes;
 	if (store->nr_segments < 3 && !config->is_read_only) {

@@ -156,6 +156,37 @@ static void spill_of_a_small_file_is_read_up_to_a_large_cap(void **state)
 	sim_disk_fini(&sim);
 }
 
+/* On a disk that was nearly full it has fewer segments than a new store must have room for. */
+static void spill_made_on_a_full_disk_opens_with_no_size_any_more(void **state)
+{
+	static const struct {
+		bool		is_open_only;
+		bool		is_read_only;
+	} ways[] = { { false, false }, { true, false }, { false, true } };
+	struct okv_store_config config = spill_sim_config(CAPACITY, SEGMENT);
+	struct okv_store *store;
+	struct sim_disk sim;
+
+	(void)state;
+	sim_disk_init(&sim, OKV_SPILL_DATA_OFF + SEGMENT);
+	assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+	assert_int_equal(spill_put_run(store, 1, 0, 10, BLOCK, 1), 0);
+	okv_store_close(store);
+	for (uint32_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+		config.capacity_bytes = 0;
+		config.is_open_only = ways[i].is_open_only;
+		config.is_read_only = ways[i].is_read_only;
+		assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+		assert_int_equal(stats_of(store).recovered_records, 10);
+		assert_int_equal(stats_of(store).nr_segments, 4);
+		for (uint64_t id = 0; id < 10; id++)
+			assert_int_equal(spill_get(store, 1, id), 0);
+		check_books(store);
+		okv_store_close(store);
+	}
+	sim_disk_fini(&sim);
+}
+
 static void spill_cap_holds_and_hot_blocks_stay(void **state)
 {
 	struct okv_store_config config = spill_sim_config(CAPACITY, SEGMENT);
@@ -423,6 +454,7 @@ int main(void)
 		cmocka_unit_test(spill_blocks_come_back_as_they_went),
 		cmocka_unit_test(spill_without_close_is_found_batch_by_batch),
 		cmocka_unit_test(spill_of_a_small_file_is_read_up_to_a_large_cap),
+		cmocka_unit_test(spill_made_on_a_full_disk_opens_with_no_size_any_more),
 		cmocka_unit_test(spill_cap_holds_and_hot_blocks_stay),
 		cmocka_unit_test(spill_bad_requests_are_refused),
 		cmocka_unit_test(spill_later_format_is_refused_once),

@@ -33,7 +33,7 @@ struct omnikv_spill;
 /**
  * struct omnikv_spill_config - how to open a store
  * @flags:          OMNIKV_SPILL_F_*
- * @capacity_bytes: hard cap on what the store takes; 0: what is there already, or the device
+ * @capacity_bytes: hard cap on what the store takes; 0: what is there already, and at least four segments, or the device
  * @floor_bytes:    what must stay free in the file system; 0: a twentieth of it, at most 1 GiB
  * @segment_bytes:  a multiple of 4096; 0: chosen from the capacity. An existing store keeps its own.
  * @deadline_ms:    of each request to the disk; 0: 10 s
