@@ -8,8 +8,13 @@ with "@ ". Not a test.
     {"do": "epoch"}                                              as after new weights
     {"do": "abort", "prompts": [[...]], "after": 3}              requests that are aborted after some steps
     {"do": "metrics"}                                            the counters of the connector
+    {"do": "compared"}                                           blocks loaded with the bytes that were computed, and with others
+
+Among the options are "keep_prefix_cache" and "compare_bytes": see the functions of these names.
 """
 
+import ctypes
+import hashlib
 import json
 import os
 import random
@@ -37,39 +42,85 @@ def tell_steps(engine):
     engine.step = step
 
 
+class Patient:
+    """A load's job, whose engine hears of it when we have been at its slots, not before."""
+
+    def __init__(self, job):
+        self.begin = job.begin
+
+    def over(self, _result):
+        pass
+
+
+def regions(mover, slot):
+    """(address, bytes) of each piece of a block in the engine's memory."""
+    return [(layer.address + layer.base_off + slot * layer.slot_stride + region * layer.region_stride, layer.region_bytes)
+            for layer in mover._layers for region in range(layer.nr_regions)]
+
+
 def broken_load(share):
     """What a load that fails may leave behind: garbage in the slots of blocks that it says did not arrive."""
     from omnikv import blocks
     plain, chance = blocks.BlockMover.load, random.Random(1)
 
-    class Patient:
-        """The engine hears of the load when its slots have been scribbled on, not before."""
-        def __init__(self, job):
-            self.begin = job.begin
-
-        def over(self, _result):
-            pass
-
     def load(self, space, keys, slots, first, verify, job):
-        import ctypes
         failed = plain(self, space, keys, slots, first, verify, Patient(job))
         for i in range(first, len(keys)):
             if chance.random() < share:
                 failed.add(i)
-                for layer in self._layers:
-                    for region in range(layer.nr_regions):
-                        ctypes.memset(layer.address + layer.base_off + slots[i - first] * layer.slot_stride +
-                                      region * layer.region_stride, 0x5a, layer.region_bytes)
+                for address, count in regions(self, slots[i - first]):
+                    ctypes.memset(address, 0x5a, count)
         return failed
     blocks.BlockMover.load = load if share else plain
+
+
+def compare_bytes():
+    """What is loaded, with what was computed and saved under the same key: the counts that it returns go on."""
+    from omnikv import blocks
+    load, save = blocks.BlockMover.load, blocks.BlockMover.save
+    computed, counts = {}, {"same": 0, "other": 0}
+
+    def digest(mover, slot):
+        total = hashlib.sha256()
+        for address, count in regions(mover, slot):
+            total.update(ctypes.string_at(address, count))
+        return total.digest()
+
+    def comparing(self, space, keys, slots, first, verify, job):
+        failed = load(self, space, keys, slots, first, verify, Patient(job))
+        for i in set(range(first, len(keys))) - failed:
+            counts["same" if computed.get(keys[i]) == digest(self, slots[i - first]) else "other"] += 1
+        return failed
+
+    def noting(self, space, keys, slots, job):
+        for key, slot in zip(keys, slots):
+            computed.setdefault(key, digest(self, slot))
+        return save(self, space, keys, slots, job)
+    blocks.BlockMover.load, blocks.BlockMover.save = comparing, noting
+    return counts
+
+
+def keep_prefix_cache():
+    """vLLM turns its own prefix cache off for MLA on CPUs without AMX. What it does with one is what a test compares with."""
+    from vllm.platforms.cpu import CpuPlatform
+    plain = CpuPlatform.check_and_update_config.__func__
+
+    def check(cls, config):
+        plain(cls, config)
+        config.cache_config.enable_prefix_caching = True
+    CpuPlatform.check_and_update_config = classmethod(check)
 
 
 def main():
     from vllm import LLM, SamplingParams
     options = json.loads(sys.argv[1])
     begin = time.monotonic()
-    llm = LLM(os.path.join(os.environ["OMNIKV_DATA"], "models", "stories260K-hf-hd32"), skip_tokenizer_init=True, dtype="float32",
-              enforce_eager=True, max_model_len=512, block_size=32, disable_log_stats=False, max_num_seqs=32, **options)
+    if options.pop("keep_prefix_cache", False):
+        keep_prefix_cache()
+    compared = compare_bytes() if options.pop("compare_bytes", False) else None
+    options = {"model": os.path.join(os.environ["OMNIKV_DATA"], "models", "stories260K-hf-hd32"), "block_size": 32, **options}
+    llm = LLM(skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=512, disable_log_stats=False, max_num_seqs=32,
+              **options)
     tell_steps(llm.llm_engine)
     # The first steps of a process are slow, whatever they compute.
     llm.generate([{"prompt_token_ids": [1] + [7] * n, "cache_salt": "warm-up"} for n in (40, 100, 200)],
@@ -92,6 +143,8 @@ def main():
             say(llm.llm_engine.reset_prefix_cache())
         elif order["do"] == "epoch":
             say(llm.llm_engine.reset_prefix_cache(reset_connector=True))
+        elif order["do"] == "compared":
+            say(compared or {})
         elif order["do"] == "break":
             broken_load(order["share"])
             say(True)
