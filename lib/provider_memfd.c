@@ -451,8 +451,8 @@ static int create_file(struct opening *op, int fd)
 	ret = check_length(op, bytes);
 	if (ret)
 		return ret;
-	/* Before anything is taken: filling a file system hurts others too. */
-	if (is_whole && room_bytes(fd) < bytes)
+	/* Before anything is taken: filling a file system hurts others too, and what it cannot give later ends who touches it. */
+	if (room_bytes(fd) < bytes)
 		return no_room(op, fd, bytes);
 	memcpy(page, &op->header, sizeof(op->header));
 	if (pwrite(fd, page, sizeof(page), 0) != (ssize_t)sizeof(page))

@@ -495,6 +495,20 @@ static void a_full_file_system_is_named(void **state)
 	omnikv_pool_close(open_pool());
 }
 
+/* Whoever touches what it cannot give is ended by SIGBUS. */
+static void a_file_system_that_is_too_small_is_named_before_anything_is_touched(void **state)
+{
+	char larger[256];
+	struct statfs fs;
+
+	(void)state;
+	assert_int_equal(statfs(dir, &fs), 0);
+	snprintf(larger, sizeof(larger), "embedded:%lluM:%.160s",
+		 ((unsigned long long)fs.f_bfree * (unsigned long long)fs.f_bsize >> 20) + 1024, path);
+	refused(larger, 0, 0, -ENOSPC, "bytes in its file system, which has");
+	assert_int_equal(access(path, F_OK), -1);
+}
+
 /* Opening @text fails at @name with @error. */
 static void fails_at(const char *text, const char *name, int error, int want, const char *word)
 {
@@ -597,6 +611,7 @@ int main(void)
 		TEST(an_open_pool_is_not_clean_on_its_disk),
 		TEST(a_pool_whose_making_was_cut_short_is_made_anew),
 		TEST(a_full_file_system_is_named),
+		TEST(a_file_system_that_is_too_small_is_named_before_anything_is_touched),
 		TEST(a_failed_creation_leaves_no_file),
 		TEST(a_pool_larger_than_its_file_system_takes_nothing_of_it),
 		TEST(advice_on_huge_pages_keeps_those_that_are_there),
