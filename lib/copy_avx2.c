@@ -68,7 +68,7 @@ INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, con
 	bytes &= ~UINT64_C(63);
 	for (from = 0; from < bytes; from = to) {
 		to = bytes - from < STEP_BYTES ? bytes : from + STEP_BYTES;
-		UNROLL for (i = 0; i < nr; i++) {
+		UNROLL_OUTER for (i = 0; i < nr; i++) {
 			for (off = from; off < to; off += 64) {
 				__m256i a = _mm256_loadu_si256((const __m256i *)(src[i] + off));
 				__m256i b = _mm256_loadu_si256((const __m256i *)(src[i] + off + 32));

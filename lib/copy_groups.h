@@ -15,8 +15,11 @@
 
 #if defined(__clang__)
 #define UNROLL	_Pragma("unroll")
+/* Around a loop: clang takes that for a promise which it cannot keep. */
+#define UNROLL_OUTER
 #else
 #define UNROLL	_Pragma("GCC unroll 8")
+#define UNROLL_OUTER	UNROLL
 #endif
 
 /*
