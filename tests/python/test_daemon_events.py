@@ -418,6 +418,8 @@ def test_endpoints_replace_nothing_of_others(tmp_path, is_replay, what, words):
         listens.bind(str(place))
     if what == "other daemon":
         listens.listen()
+    if what == "dead socket":
+        listens.close()
     options = [f"--events=ipc://{tmp_path}/other", f"--events-replay=ipc://{place}"] if is_replay else [f"--events=ipc://{place}"]
     child = subprocess.Popen([OMNIKVD, "--pool=8M", f"--socket={tmp_path}/s", *options], stderr=subprocess.PIPE, text=True)
     try:
@@ -425,7 +427,7 @@ def test_endpoints_replace_nothing_of_others(tmp_path, is_replay, what, words):
             assert child.wait(60) == 1 and words in child.stderr.read()
         else:
             end = time.monotonic() + 60
-            while socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect_ex(f"{tmp_path}/s") and time.monotonic() < end:
+            while socket.socket(socket.AF_UNIX).connect_ex(str(place)) and time.monotonic() < end and child.poll() is None:
                 time.sleep(0.02)
             child.terminate()
             assert child.wait(20) == 0
