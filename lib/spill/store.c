@@ -1278,7 +1278,8 @@ int okv_store_open(struct okv_disk *disk, const struct okv_store_config *config,
 		goto err_free;
 	capacity = store->config.capacity_bytes;
 	/* As long as it is; one that was made on a disk without much room may have less than it was made for. */
-	if (!config->capacity_bytes && capacity < store->super.data_off + NEW_SEGMENTS * store->super.segment_bytes)
+	if (!config->capacity_bytes && !config->is_read_only &&
+	    capacity < store->super.data_off + NEW_SEGMENTS * store->super.segment_bytes)
 		capacity = store->super.data_off + NEW_SEGMENTS * store->super.segment_bytes;
 	store->nr_segments = capacity < store->super.data_off ? 0 :
 			     (capacity - store->super.data_off) / store->super.segment_bytes;

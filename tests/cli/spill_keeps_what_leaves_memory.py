@@ -177,7 +177,8 @@ def a_store_of_another_process_names_it():
                                "--spill-size", "8M"], stderr=subprocess.DEVNULL) as daemon:
             try:
                 deadline = time.monotonic() + 60
-                while cli.run("status", "--socket", socket).status and time.monotonic() < deadline:
+                # A daemon that is still starting answers too.
+                while f"process {daemon.pid}" not in cli.run("spill", "stat", store).out and time.monotonic() < deadline:
                     time.sleep(0.05)
                 for args in (("spill", "check", store), ("spill", "check", "--quarantine", store), ("replay", *CHAT, "--spill", store)):
                     refused(cli.run(*args), store, "in use by", f"process {daemon.pid}", "stop it")

@@ -366,6 +366,9 @@ static int ask_daemon(const struct clients *cl, struct omnikv_manager_stats *sta
 	if (!ret)
 		ret = omnikv_pool_info(omnikv_client_pool(omnikv_manager_client(manager)), pool);
 	omnikv_manager_destroy(manager);
+	if (ret == -EOPNOTSUPP)
+		return okv_error_set(err, ret, "the daemon at %.108s does not manage the pool (--manager=no); manage it from here with "
+				     "--pool daemon:SOCKET", cl->socket);
 	return ret ? okv_conn_say_why(cl->socket, ret, 0, err) : 0;
 }
 
