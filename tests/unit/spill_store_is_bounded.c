@@ -178,7 +178,8 @@ static void spill_made_on_a_full_disk_opens_with_no_size_any_more(void **state)
 		config.is_read_only = ways[i].is_read_only;
 		assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
 		assert_int_equal(stats_of(store).recovered_records, 10);
-		assert_int_equal(stats_of(store).nr_segments, 4);
+		/* Who only reads tells what is there. */
+		assert_int_equal(stats_of(store).nr_segments, ways[i].is_read_only ? 1 : 4);
 		for (uint64_t id = 0; id < 10; id++)
 			assert_int_equal(spill_get(store, 1, id), 0);
 		check_books(store);
