@@ -129,7 +129,7 @@ static int lock_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 	return ret;
 }
 
-int okv_daemon_check_place(const char *path, struct omnikv_error *err)
+int okv_daemon_check_place(const char *path, bool is_locked, struct omnikv_error *err)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
 	struct stat st;
@@ -140,6 +140,9 @@ int okv_daemon_check_place(const char *path, struct omnikv_error *err)
 	if (!S_ISSOCK(st.st_mode) || (st.st_uid && st.st_uid != geteuid()))
 		return okv_error_set(err, -EPERM, "%.180s is there already, and no socket of this user's; remove it, or give another path",
 				     path);
+	/* Its daemon is gone, or about to be: a killed one may give up the lock before its socket. */
+	if (is_locked)
+		return 0;
 	/* What nobody listens at was left by somebody who is gone. */
 	strncpy(addr.sun_path, path, sizeof(addr.sun_path) - 1);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -158,7 +161,7 @@ static int make_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 	mode_t mask;
 	int fd, ret;
 
-	ret = okv_daemon_check_place(path, err);
+	ret = okv_daemon_check_place(path, true, err);
 	if (ret)
 		return ret;
 	if (unlink(path) && errno != ENOENT)

@@ -51,8 +51,11 @@ struct okv_daemon {
 
 /** daemon.c: each with its reason in @err. */
 int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err);
-/** May a socket be made at @path? Nothing stands there, or a socket of this user's that nobody listens at; that may be replaced. */
-int okv_daemon_check_place(const char *path, struct omnikv_error *err);
+/**
+ * May a socket be made at @path? Nothing stands there, or a socket of this user's that nobody listens at, which may be replaced;
+ * @is_locked: the place's lock is held, so nobody does.
+ */
+int okv_daemon_check_place(const char *path, bool is_locked, struct omnikv_error *err);
 /** Has the socket, and a server that tells who asks how far the start is. */
 int okv_daemon_listen(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
 		      struct omnikv_error *err);

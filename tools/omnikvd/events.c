@@ -425,7 +425,7 @@ static int check_file(const char *setting, const char *endpoint, struct omnikv_e
 
 	if (strncmp(endpoint, "ipc:", 4) || *path == '@')
 		return 0;
-	ret = okv_daemon_check_place(path, &why);
+	ret = okv_daemon_check_place(path, false, &why);
 	return ret ? okv_error_set(err, ret, "%s: %.240s", setting, why.text) : 0;
 }
 
