@@ -249,11 +249,12 @@ int omnikv_seq_take(struct omnikv_space *space, const struct omnikv_ticket *tick
 		return -EAGAIN;
 	}
 	(void)OKV_FAILPOINT("handover.held");
-	/* Where nobody hears of it, the ticket ends by its deadline. */
-	if (okv_is_attached(space->manager))
-		okv_import_take_end(space, ticket);
-	else
-		okv_handover_end(space, ticket);
+	/* Who ends it has it. Where nobody hears of that, it ends by its deadline. */
+	ret = okv_is_attached(space->manager) ? okv_import_take_end(space, ticket) : okv_handover_end(space, ticket);
+	if (ret == -ESTALE) {
+		omnikv_seq_close(seq);
+		return ret;
+	}
 	*out = seq;
 	return 0;
 }

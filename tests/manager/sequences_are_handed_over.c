@@ -205,6 +205,51 @@ static void a_taker_that_dies_leaves_it_to_another(void **state)
 	}
 }
 
+struct rival {
+	struct kv_world		world;
+	struct omnikv_seq	*seq;
+	int			ret;
+};
+
+static int take_before(void *opaque, const char *name)
+{
+	struct rival *rival = opaque;
+
+	okv_failpoint_disarm(name);
+	rival->ret = omnikv_seq_take(rival->world.space, board, &rival->seq);
+	return 0;
+}
+
+/* Both were told its keys, and both hold its blocks, when one of them ends it. */
+static void a_ticket_that_two_take_at_once_is_had_by_one(void **state)
+{
+	struct daemon_case daemon;
+	struct rival rival = { .ret = 1 };
+	struct omnikv_seq *seq = NULL;
+	struct kv_story story;
+	struct kv_world world;
+
+	(void)state;
+	daemon_case_init(&daemon);
+	daemon_start(&daemon, options);
+	make_story(&story, 1, 60 * T + 8);
+	give_and_die(&daemon, KV_SHAPE_FULL, &story, MINUTE_MS);
+	kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+	kv_world_connect(&rival.world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = "handover.held", .fn = take_before, .opaque = &rival });
+	assert_int_equal(omnikv_seq_take(world.space, board, &seq), -ESTALE);
+	assert_null(seq);
+	assert_int_equal(rival.ret, 0);
+	assert_null(kv_compare(&rival.world, rival.seq, &story, 0, story.nr_tokens));
+	omnikv_seq_close(rival.seq);
+	kv_world_detach(&rival.world);
+	nothing_is_left(&world);
+	kv_world_detach(&world);
+	kv_story_free(&story);
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+}
+
 static void what_nobody_takes_is_free_after_its_time(void **state)
 {
 	struct daemon_case daemon;
@@ -417,6 +462,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_giver_that_dies_has_given),
 		cmocka_unit_test(a_taker_that_dies_leaves_it_to_another),
+		cmocka_unit_test(a_ticket_that_two_take_at_once_is_had_by_one),
 		cmocka_unit_test(what_nobody_takes_is_free_after_its_time),
 		cmocka_unit_test(who_keeps_it_has_a_fork_of_it),
 		cmocka_unit_test(a_ticket_ends_with_the_daemon_and_the_blocks_do_not),

@@ -125,8 +125,8 @@ OMNIKV_API int omnikv_seq_give(struct omnikv_seq *seq, uint32_t timeout_ms, stru
  * @space: the same namespace, opened here
  *
  * It is as if opened by omnikv_seq_open() with the keys of all of its blocks, and leased here before the ticket ends.
- * A process that dies before that leaves the ticket as it was, for another one. Tickets end with the daemon; what they
- * named stays cached.
+ * A process that dies before that leaves the ticket as it was, for another one. Of several that take it at once one has
+ * it, as far as the daemon answers. Tickets end with the daemon; what they named stays cached.
  *
  * Return: 0, or
  *   -ESTALE     there is no such ticket: taken, over its time, of another namespace
