@@ -135,6 +135,21 @@ uint32_t omnikv_match_tail_tokens(const struct omnikv_match *match);
 void omnikv_match_put(struct omnikv_match *match);
 int omnikv_space_note_tokens(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, const uint32_t *tokens);
 int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens);
+int64_t omnikv_space_prefetch(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys);
+#define OMNIKV_RETAIN_F_PIN ...
+#define OMNIKV_PRIORITY_MAX ...
+#define OMNIKV_RETAIN_MS_MAX ...
+#define OMNIKV_NEXT_USE_NEVER ...
+struct omnikv_retention {
+	size_t size; uint32_t flags; uint32_t priority; uint64_t session; uint32_t ttl_ms; uint32_t next_use_ms; ...;
+};
+int64_t omnikv_space_retain(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+			    const struct omnikv_key *tail, const struct omnikv_retention *retention);
+int omnikv_space_unretain(struct omnikv_space *space, uint64_t session);
+#define OMNIKV_PROMISE_MS_MAX ...
+int omnikv_space_promise(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, uint32_t timeout_ms);
+int omnikv_space_wait(struct omnikv_space *space, const struct omnikv_key *key, uint32_t timeout_ms);
+int64_t omnikv_space_epoch(struct omnikv_space *space);
 int64_t omnikv_manager_flush(struct omnikv_manager *manager);
 int64_t omnikv_manager_reset(struct omnikv_manager *manager);
 int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager);
@@ -144,9 +159,14 @@ struct omnikv_manager_stats {
 	uint64_t hash_collisions; uint64_t nr_blocks; uint64_t nr_leased_blocks; uint64_t cached_bytes;
 	uint64_t peak_used_bytes; double mean_run_blocks; uint64_t blocks_hit_nvme; uint64_t blocks_hit_recovered;
 	uint64_t blocks_spilled; uint64_t bytes_spilled; uint64_t blocks_fetched; uint64_t bytes_fetched;
-	uint64_t blocks_not_admitted; uint64_t blocks_lost; uint64_t blocks_bad; uint64_t extents_lost; ...;
+	uint64_t blocks_not_admitted; uint64_t blocks_lost; uint64_t blocks_bad; uint64_t extents_lost;
+	uint64_t blocks_recovered; uint64_t blocks_dropped; uint64_t extents_freed; uint64_t index_bytes;
+	uint64_t blocks_staged; uint64_t lookups_without_room; uint64_t blocks_imported; uint64_t blocks_published;
+	uint64_t blocks_unpublished; uint64_t blocks_queued; uint64_t nr_retentions; uint64_t pinned_bytes;
+	uint64_t pin_limit_bytes; uint64_t retained_bytes; uint64_t retentions_expired; uint64_t retentions_yielded; ...;
 };
 int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
+int omnikv_manager_shared_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
 int omnikv_manager_check(struct omnikv_manager *manager, struct omnikv_error *err);
 
 /* ---- spill stores ---- */
@@ -200,6 +220,10 @@ int omnikv_seq_truncate(struct omnikv_seq *seq, uint64_t nr_tokens);
 uint64_t omnikv_seq_checkpoint(const struct omnikv_seq *seq, uint64_t at_most);
 int omnikv_seq_fork(struct omnikv_seq *seq, struct omnikv_seq **fork);
 int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail);
+#define OMNIKV_GIVE_MS_MAX ...
+struct omnikv_ticket { uint8_t bytes[16]; };
+int omnikv_seq_give(struct omnikv_seq *seq, uint32_t timeout_ms, struct omnikv_ticket *ticket);
+int omnikv_seq_take(struct omnikv_space *space, const struct omnikv_ticket *ticket, struct omnikv_seq **seq);
 int64_t omnikv_seq_pieces(const struct omnikv_seq *seq, uint32_t group, uint32_t layer_idx, uint32_t plane, uint64_t from,
 			  uint64_t to, uint64_t device_off, struct omnikv_piece *pieces, size_t max);
 int omnikv_seq_block_crc(const struct omnikv_seq *seq, uint64_t block_idx, uint32_t group, uint32_t *crc);

@@ -20,10 +20,10 @@ from ._native import BUILT_VERSION, LIBRARY_VERSION
 from .buffer import Buffer
 from .connection import connect
 from .errors import (BusyError, DeadlineError, DisconnectedError, InvalidError, LostError, NoMemoryError, NoSpaceError,
-                     NotSupportedError, OmniKVError, StaleError, VersionError, ViewError)
+                     NotSupportedError, OmniKVError, QuotaError, StaleError, VersionError, ViewError)
 from .keys import KEY_BYTES_MAX, ChainKey, Keys, chain_sglang, chain_vllm, partial_key
 from .layout import Group, GroupPlan, Layout, Plan, Plane
-from .manager import HASH_ALGORITHMS, Manager, Match, Sequence, Space, SpillStore
+from .manager import HASH_ALGORITHMS, NEXT_USE_NEVER, TICKET_BYTES, Manager, Match, Sequence, Space, SpillStore
 from .pool import Pool, PoolInfo, parse_size
 from .transfer import EngineMemory, Ring, Transfer
 
@@ -32,7 +32,7 @@ __version__ = BUILT_VERSION
 __all__ = [
     "BUILT_VERSION", "Buffer", "BusyError", "ChainKey", "DeadlineError", "DisconnectedError", "EngineMemory", "Group", "GroupPlan",
     "HASH_ALGORITHMS", "InvalidError", "KEY_BYTES_MAX", "Keys", "LIBRARY_VERSION", "Layout", "LostError", "Manager", "Match",
-    "NoMemoryError", "NoSpaceError", "NotSupportedError", "OmniKVError", "Plan", "Plane", "Pool", "PoolInfo", "Ring", "Sequence",
-    "Space", "SpillStore", "StaleError", "Transfer", "VersionError", "ViewError", "chain_sglang", "chain_vllm", "connect", "parse_size",
-    "partial_key",
+    "NEXT_USE_NEVER", "NoMemoryError", "NoSpaceError", "NotSupportedError", "OmniKVError", "Plan", "Plane", "Pool", "PoolInfo",
+    "QuotaError", "Ring", "Sequence", "Space", "SpillStore", "StaleError", "TICKET_BYTES", "Transfer", "VersionError", "ViewError",
+    "chain_sglang", "chain_vllm", "connect", "parse_size", "partial_key",
 ]

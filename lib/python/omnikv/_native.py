@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The compiled bindings, the handshake with the C library, and what every wrapped object shares."""
 
+import contextlib
 import errno
 import logging
 import os
 import threading
 import weakref
 from collections import Counter
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from .errors import BusyError, InvalidError, VersionError, error_for
 
@@ -95,6 +96,7 @@ class Handle:
         self._destroy = destroy
         self._parents = parents
         self._users = 0        # objects made from this one
+        self._nr_calls = 0     # that wait inside the library
         self._exports: "Counter[Any]" = Counter()    # views of its memory, by what they show
         self._is_closing = False
         with _lock:
@@ -118,6 +120,8 @@ class Handle:
         with _lock:
             if self.closed:
                 return
+            if self._nr_calls:
+                raise BusyError(errno.EBUSY, f"another thread waits in a call of this {type(self).__name__}; let it end first")
             if self._users:
                 raise BusyError(errno.EBUSY, f"this {type(self).__name__} is in use by {self._users} other objects; close them first")
             if self._exports:
@@ -129,6 +133,18 @@ class Handle:
             self._pointer = pointer
             raise error_for(-ret, f"closing a {type(self).__name__}")
         self._release_parents()
+
+    @contextlib.contextmanager
+    def _called(self) -> Iterator[Any]:
+        """The C pointer for a call that may wait for long. Meanwhile other threads run, and closing it is refused."""
+        with _lock:
+            pointer = self.pointer
+            self._nr_calls += 1
+        try:
+            yield pointer
+        finally:
+            with _lock:
+                self._nr_calls -= 1
 
     def _end_locked(self) -> Any:
         pointer, self._pointer = self._pointer, None

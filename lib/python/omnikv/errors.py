@@ -17,6 +17,10 @@ class NoSpaceError(OmniKVError):
     """ENOSPC: the pool is full, and everything in it is in use."""
 
 
+class QuotaError(OmniKVError):
+    """EDQUOT: a bound of the caller's own is reached; what there was before stays."""
+
+
 class NoMemoryError(OmniKVError, MemoryError):
     """ENOMEM: host memory or huge pages are short."""
 
@@ -54,8 +58,8 @@ class VersionError(ImportError):
 
 
 _CLASSES = {
-    errno.EINVAL: InvalidError, errno.ENOSPC: NoSpaceError, errno.ENOMEM: NoMemoryError, errno.EBUSY: BusyError,
-    errno.EAGAIN: BusyError, errno.ESTALE: StaleError, errno.ENOENT: StaleError, errno.ENODATA: LostError,
+    errno.EINVAL: InvalidError, errno.ENOSPC: NoSpaceError, errno.EDQUOT: QuotaError, errno.ENOMEM: NoMemoryError,
+    errno.EBUSY: BusyError, errno.EAGAIN: BusyError, errno.ESTALE: StaleError, errno.ENOENT: StaleError, errno.ENODATA: LostError,
     errno.EOPNOTSUPP: NotSupportedError, errno.ETIME: DeadlineError, errno.ECONNREFUSED: DisconnectedError,
     errno.ECONNRESET: DisconnectedError, errno.EPIPE: DisconnectedError, errno.ENOTCONN: DisconnectedError,
 }

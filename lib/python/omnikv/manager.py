@@ -6,13 +6,14 @@ thread at a time.
 """
 
 import errno
+import time
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
 
 from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
 from .buffer import Buffer, Place
 from .errors import DisconnectedError, InvalidError, ViewError, check_bounds, error_for
-from .keys import KeysLike, as_keys, as_tail, as_tokens
+from .keys import Keys, KeysLike, as_keys, as_tail, as_tokens
 from .layout import Layout, Plan
 from .pool import Pool, PoolInfo, parse_size, pool_info
 
@@ -21,6 +22,15 @@ HASH_ALGORITHMS = {
     "sglang_sha256": lib.OMNIKV_HASH_SGLANG_SHA256, "fast": lib.OMNIKV_HASH_FAST,
 }
 _NUMBER_MAX = (1 << 63) - 1
+_SESSION_MAX = (1 << 64) - 1
+
+NEXT_USE_NEVER: int = lib.OMNIKV_NEXT_USE_NEVER
+TICKET_BYTES: int = ffi.sizeof("struct omnikv_ticket")
+# A wait returns to the interpreter so often, so that Ctrl-C ends it.
+_WAIT_STEP_MS = 200
+
+_SILENT = "omnikvd does not answer: try again when it is back"
+_NOT_OWN = "the manager is this process's own: only processes of one omnikvd wait for each other"
 
 # What errors of commit() mean whose reason the library alone knows.
 _COMMIT_WHY = {
@@ -29,6 +39,22 @@ _COMMIT_WHY = {
     errno.EIO: "a store into these blocks has failed: truncate() to before them, and store again",
     errno.ENOSPC: "no room for a copy of the tail, which others share: close sequences and matches, or make the pool larger",
     errno.ESTALE: "the epoch was raised meanwhile: what was computed before is not published",
+}
+_RETAIN_WHY = {
+    errno.EDQUOT: "pins have reached their bound, there are too many retentions, or all others of this process are worth more: retain "
+                  "less, or let one end (unretain())",
+    errno.ENOTCONN: _SILENT,
+}
+_GIVE_WHY = {
+    errno.ENOTCONN: "omnikvd does not answer, or has not got all of its blocks yet: commit() again later",
+    errno.ENODATA: "there is no state at its end to go on from",
+    errno.ESTALE: "the epoch was raised meanwhile, or what it has was dropped: open another one",
+    errno.EDQUOT: "pins have reached their bound: give less at once, or allow more (omnikvd --pins)",
+}
+_TAKE_WHY = {
+    errno.ESTALE: "there is no such ticket in this namespace: it was taken, is over its time, or never was",
+    errno.EAGAIN: "the ticket is there, and not all of its blocks could be had now: try again",
+    errno.ENOTCONN: _SILENT,
 }
 
 
@@ -112,6 +138,17 @@ class Manager(Handle):
         """Counters since creation, and what is there now (``nr_blocks``, ``cached_bytes``); bytes and blocks by name."""
         c = sized("omnikv_manager_stats")
         check(lib.omnikv_manager_stats(self.pointer, c), "omnikv_manager_stats")
+        return self._stats_of(c)
+
+    def shared_stats(self) -> Dict[str, Any]:
+        """As ``stats()``, of the omnikvd that this manager is attached to, over all its processes."""
+        c = sized("omnikv_manager_stats")
+        check(lib.omnikv_manager_shared_stats(self.pointer, c), "omnikv_manager_shared_stats", why={
+            errno.EOPNOTSUPP: "the manager is this process's own: stats() has all", errno.ENOTCONN: _SILENT})
+        return self._stats_of(c)
+
+    @staticmethod
+    def _stats_of(c: Any) -> Dict[str, Any]:
         return {name: getattr(c, name) for name, _ in ffi.typeof("struct omnikv_manager_stats").fields if name != "size"}
 
     def pool_info(self) -> PoolInfo:
@@ -183,6 +220,100 @@ class Space(Handle):
         keys, out = as_keys(keys), ffi.new("struct omnikv_seq **")
         check(lib.omnikv_seq_open(self.pointer, keys._c, len(keys), as_tail(tail), out), "omnikv_seq_open")
         return Sequence(self, out[0])
+
+    def prefetch(self, keys: KeysLike) -> int:
+        """A prompt with this prefix is going to come: what of it is on NVMe is brought back now. Waits for the disk.
+
+        Returns how many leading blocks are in memory then. Nothing is leased; it counts as used.
+        """
+        keys = as_keys(keys)
+        with self._called() as pointer:
+            return check(lib.omnikv_space_prefetch(pointer, keys._c, len(keys)), "omnikv_space_prefetch",
+                         why={errno.ENOTCONN: _SILENT})
+
+    def retain(self, keys: KeysLike, tail: Optional[bytes] = None, *, session: int, pin: bool = False, priority: int = 0,
+               ttl_ms: int = 0, next_use_ms: int = 0) -> int:
+        """Keep the cached begin of this prefix in memory, for ``session``: any number but 0, an agent's or a conversation's.
+
+        A session retains one prefix of a namespace: the new one takes the place of the one before. ``pin``: it does not leave
+        at all before ``ttl_ms`` are over. Otherwise it leaves after what is not retained: the lowest ``priority`` (0 to 100)
+        first, and of one priority what is used latest, in ``next_use_ms`` milliseconds from now (0: not known).
+        ``next_use_ms=NEXT_USE_NEVER`` with nothing else beside: the session is over, and what only it used leaves next.
+        ``ttl_ms`` of 0 is twice ``next_use_ms``; it ends earlier by ``unretain()`` and with the process.
+
+        Returns how many leading blocks are retained now. QuotaError: bounds are reached, and what was retained before stays.
+        """
+        keys = as_keys(keys)
+        check_bounds(f"session {session}", session, 1, _SESSION_MAX)
+        check_bounds(f"priority {priority}", priority, 0, lib.OMNIKV_PRIORITY_MAX)
+        check_bounds(f"ttl_ms of {ttl_ms}", ttl_ms, 0, lib.OMNIKV_RETAIN_MS_MAX)
+        if next_use_ms != NEXT_USE_NEVER:
+            check_bounds(f"next_use_ms of {next_use_ms}", next_use_ms, 0, lib.OMNIKV_RETAIN_MS_MAX)
+            if pin and priority:
+                raise InvalidError(errno.EINVAL, f"a pin with priority {priority}: pins do not leave, so they have none")
+            if not ttl_ms and (pin or not next_use_ms):
+                raise InvalidError(errno.EINVAL, "a pin without ttl_ms: give it an end" if pin else
+                                   "neither ttl_ms nor next_use_ms: nothing would be kept; give one of them")
+        elif pin or priority or ttl_ms:
+            raise InvalidError(errno.EINVAL, "NEXT_USE_NEVER says that the session is over: pin, priority and ttl_ms have no place beside it")
+        how = sized("omnikv_retention", flags=lib.OMNIKV_RETAIN_F_PIN if pin else 0, priority=priority, session=session,
+                    ttl_ms=ttl_ms, next_use_ms=next_use_ms)
+        return check(lib.omnikv_space_retain(self.pointer, keys._c, len(keys), as_tail(tail), how), "omnikv_space_retain",
+                     why=_RETAIN_WHY)
+
+    def unretain(self, session: int) -> None:
+        """What ``session`` retains is as any other block again. StaleError: it retains nothing (any more)."""
+        check_bounds(f"session {session}", session, 1, _SESSION_MAX)
+        check(lib.omnikv_space_unretain(self.pointer, session), "omnikv_space_unretain", why={
+            errno.ENOENT: f"session {session} retains nothing (any more)", errno.ENOTCONN: _SILENT})
+
+    def promise(self, keys: KeysLike, timeout_ms: int) -> None:
+        """This process computes these blocks now and is going to commit them: others can ``wait()`` instead of computing them too.
+
+        It ends when the block is published, after ``timeout_ms`` (0: it is not computed here any more), and with the process.
+        """
+        keys = as_keys(keys)
+        check_bounds(f"timeout_ms of {timeout_ms}", timeout_ms, 0, lib.OMNIKV_PROMISE_MS_MAX)
+        check(lib.omnikv_space_promise(self.pointer, keys._c, len(keys), timeout_ms), "omnikv_space_promise", why={
+            errno.EOPNOTSUPP: _NOT_OWN, errno.ENOTCONN: _SILENT, errno.ENOSPC: "too many blocks are promised already: promise fewer at once"})
+
+    def wait(self, key: bytes, timeout_ms: int) -> bool:
+        """Wait for a block that another process computes: True where it is cached, False where nobody computes it (any more).
+
+        DeadlineError: somebody still does. Other threads run meanwhile, and Ctrl-C ends it.
+        """
+        keys = Keys([key])
+        check_bounds(f"timeout_ms of {timeout_ms}", timeout_ms, 0, lib.OMNIKV_PROMISE_MS_MAX)
+        until = time.monotonic() + timeout_ms / 1000
+        with self._called() as pointer:
+            while True:
+                begin = time.monotonic()
+                left_ms = max(0, int((until - begin) * 1000))
+                ret = lib.omnikv_space_wait(pointer, keys._c, min(left_ms, _WAIT_STEP_MS))
+                if ret != -errno.ETIME or left_ms <= _WAIT_STEP_MS:
+                    break
+                # A daemon that is silent is not asked at all.
+                time.sleep(max(0.0, begin + _WAIT_STEP_MS / 1000 - time.monotonic()))
+        return bool(check(ret, "omnikv_space_wait", why={
+            errno.ETIME: f"after {timeout_ms} ms the block is still being computed, or omnikvd is silent", errno.EOPNOTSUPP: _NOT_OWN, errno.ENOTCONN: _SILENT}))
+
+    def epoch(self) -> int:
+        """Which weights what is computed from now on is of; ``Manager.raise_epoch()`` raises it. Sequences note it by themselves."""
+        return check(lib.omnikv_space_epoch(self.pointer), "omnikv_space_epoch")
+
+    def take(self, ticket: bytes) -> "Sequence":
+        """Take over a sequence that ``Sequence.give()`` has made a ticket of, in any process that has opened the same namespace.
+
+        It is as if opened with the keys of all of its blocks. A process that dies meanwhile leaves the ticket to another one.
+        StaleError: there is no such ticket (any more); BusyError: try again.
+        """
+        if len(ticket) != TICKET_BYTES:
+            raise InvalidError(errno.EINVAL, f"a ticket of {len(ticket)} bytes: it has {TICKET_BYTES}")
+        c, out = ffi.new("struct omnikv_ticket *"), ffi.new("struct omnikv_seq **")
+        ffi.memmove(c.bytes, ticket, TICKET_BYTES)
+        with self._called() as pointer:
+            check(lib.omnikv_seq_take(pointer, c, out), "omnikv_seq_take", why=_TAKE_WHY)
+            return Sequence(self, out[0])
 
     def note_tokens(self, keys: KeysLike, tokens: Seq[int]) -> None:
         """What tokens the blocks ``keys``, which are going to be committed, stand for: ``block_tokens`` a key, in order.
@@ -322,6 +453,20 @@ class Sequence(Handle):
             self._refuse("are to be published, or given up for those that are cached",
                          lambda shown: first <= shown.block < len(keys) or tail is not None and shown.block == full)
         return check(lib.omnikv_seq_commit(self.pointer, keys._c, len(keys), as_tail(tail)), "omnikv_seq_commit", why=_COMMIT_WHY)
+
+    def give(self, timeout_ms: int) -> bytes:
+        """A ticket (16 bytes that nobody guesses) by which another process of the same omnikvd takes it over: ``Space.take()``.
+
+        All of it must be committed, a tail too. Its blocks are held from here on until they are taken or ``timeout_ms`` are over,
+        whatever becomes of this process. The sequence stays the caller's: to move it, close it after this.
+        """
+        check_bounds(f"timeout_ms of {timeout_ms}", timeout_ms, 1, lib.OMNIKV_GIVE_MS_MAX)
+        if not self.tokens or self.cached_tokens < self.tokens:
+            raise InvalidError(errno.EINVAL, f"{self.cached_tokens} of {self.tokens} tokens are committed: commit() all of them, a tail too, "
+                               "before the sequence is given" if self.tokens else "an empty sequence cannot be given")
+        ticket = ffi.new("struct omnikv_ticket *")
+        check(lib.omnikv_seq_give(self.pointer, timeout_ms, ticket), "omnikv_seq_give", why=_GIVE_WHY)
+        return bytes(ffi.buffer(ticket.bytes))
 
     def block_crc(self, block: int, group: int = 0) -> int:
         """CRC32C of a committed block's rows, in the order layer, plane, row. LostError (ENODATA) while uncommitted."""
