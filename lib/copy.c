@@ -14,7 +14,7 @@
 
 #include "crc32c.h"
 
-static const char *const names[OKV_COPY_NR_PATHS] = { "portable", "avx2", "avx512" };
+static const char *const names[OKV_COPY_NR_PATHS] = { "portable", "avx2", "avx2-amd", "avx512", "avx512-amd" };
 
 const char *okv_copy_path_name(enum okv_copy_path path)
 {
@@ -26,10 +26,12 @@ bool okv_copy_path_is_usable(enum okv_copy_path path)
 #if defined(__x86_64__)
 	switch (path) {
 	case OKV_COPY_AVX512:
+	case OKV_COPY_AVX512_AMD:
 		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
 		       __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("sse4.2");
 	case OKV_COPY_AVX2:
+	case OKV_COPY_AVX2_AMD:
 		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("sse4.2");
 	default:
 		return true;
@@ -37,6 +39,19 @@ bool okv_copy_path_is_usable(enum okv_copy_path path)
 #else
 	return path == OKV_COPY_PORTABLE;
 #endif
+}
+
+static enum okv_copy_path best(void)
+{
+#if defined(__x86_64__)
+	bool is_amd = __builtin_cpu_is("amd");
+
+	if (okv_copy_path_is_usable(OKV_COPY_AVX512))
+		return is_amd ? OKV_COPY_AVX512_AMD : OKV_COPY_AVX512;
+	if (okv_copy_path_is_usable(OKV_COPY_AVX2))
+		return is_amd ? OKV_COPY_AVX2_AMD : OKV_COPY_AVX2;
+#endif
+	return OKV_COPY_PORTABLE;
 }
 
 enum okv_copy_path okv_copy_path_chosen(void)
@@ -48,8 +63,7 @@ enum okv_copy_path okv_copy_path_chosen(void)
 
 	if (path >= 0)
 		return (enum okv_copy_path)path;
-	for (path = OKV_COPY_NR_PATHS - 1; !okv_copy_path_is_usable((enum okv_copy_path)path); path--)
-		;
+	path = best();
 	wanted = getenv("OMNIKV_COPY");
 	for (i = 0; wanted && i < OKV_COPY_NR_PATHS; i++) {
 		if (!strcmp(wanted, names[i]) && okv_copy_path_is_usable((enum okv_copy_path)i))
@@ -72,18 +86,24 @@ void okv_copy_runs_portable(const struct okv_run *runs, size_t nr, uint32_t *crc
 
 void okv_copy_runs_by(enum okv_copy_path path, const struct okv_run *runs, size_t nr, uint32_t *crc)
 {
+	switch (path) {
 #if defined(__x86_64__)
-	if (path == OKV_COPY_AVX512) {
+	case OKV_COPY_AVX512:
 		okv_copy_runs_avx512(runs, nr, crc);
 		return;
-	}
-	if (path == OKV_COPY_AVX2) {
+	case OKV_COPY_AVX512_AMD:
+		okv_copy_runs_avx512_amd(runs, nr, crc);
+		return;
+	case OKV_COPY_AVX2:
 		okv_copy_runs_avx2(runs, nr, crc);
 		return;
-	}
+	case OKV_COPY_AVX2_AMD:
+		okv_copy_runs_avx2_amd(runs, nr, crc);
+		return;
 #endif
-	(void)path;
-	okv_copy_runs_portable(runs, nr, crc);
+	default:
+		okv_copy_runs_portable(runs, nr, crc);
+	}
 }
 
 void okv_copy_runs(const struct okv_run *runs, size_t nr, uint32_t *crc)

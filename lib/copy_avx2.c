@@ -51,8 +51,8 @@ INLINE void copy_tail(const struct okv_run *r, uint64_t off, uint32_t *crc)
 	*crc = ~*crc;
 }
 
-INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, const unsigned int nr, uint64_t bytes,
-		       uint64_t ahead_off, const bool sums, uint32_t *crc)
+INLINE void copy_lines(const struct tuning *t, const struct okv_run *r, const struct okv_run *ahead, const unsigned int nr,
+		       uint64_t bytes, uint64_t ahead_off, const bool sums, uint32_t *crc)
 {
 	const unsigned char *src[LANES_MAX], *next[LANES_MAX];
 	uint64_t sum[LANES_MAX], from, to, off;
@@ -73,7 +73,7 @@ INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, con
 				__m256i a = _mm256_loadu_si256((const __m256i *)(src[i] + off));
 				__m256i b = _mm256_loadu_si256((const __m256i *)(src[i] + off + 32));
 
-				_mm_prefetch((const char *)next[i] + off, _MM_HINT_T1);
+				prefetch(t, next[i] + off);
 				_mm256_stream_si256((__m256i *)(dst[i] + off), a);
 				_mm256_stream_si256((__m256i *)(dst[i] + off + 32), b);
 			}
@@ -90,7 +90,29 @@ INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, con
 	}
 }
 
-INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
+INLINE void copy_whole(const struct tuning *t, const struct okv_run *r, const struct okv_run *ahead,
+		       const unsigned int lines, const bool sums, uint32_t *crc)
+{
+	const unsigned char *src = r->src, *next = ahead->src;
+	__m256i half[2 * WHOLE_LINES_MAX];
+	unsigned char *dst = r->dst;
+	uint64_t sum = ~0u;
+	unsigned int i;
+
+	UNROLL_WHOLE for (i = 0; i < 2 * lines; i++)
+		half[i] = _mm256_loadu_si256((const __m256i *)(src + 32 * i));
+	UNROLL_WHOLE for (i = 0; i < lines; i++)
+		prefetch(t, next + 64 * i);
+	UNROLL_WHOLE for (i = 0; i < 2 * lines; i++)
+		_mm256_stream_si256((__m256i *)(dst + 32 * i), half[i]);
+	if (!sums)
+		return;
+	UNROLL_WHOLE for (i = 0; i < lines; i++)
+		sum = crc_line(sum, src + 64 * i);
+	*crc = (uint32_t)sum;
+}
+
+INLINE void copy_one(const struct tuning *t, const struct okv_run *r, const bool sums, uint32_t *crc)
 {
 	uint64_t lines = r->bytes & ~UINT64_C(63);
 
@@ -99,39 +121,35 @@ INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 		if (sums)
 			*crc = ~0u;
 	} else {
-		copy_lines(r, r, 1, r->bytes, LONG_AHEAD_BYTES, sums, crc);
+		copy_lines(t, r, r, 1, r->bytes, t->alone_ahead, sums, crc);
 	}
 	copy_tail(r, lines, sums ? crc : NULL);
 }
 
-INLINE void copy_all(const struct okv_run *runs, size_t nr, const bool sums, uint32_t *crc)
-{
-	size_t i = 0;
-
-	while (i < nr) {
-		const struct okv_run *r = &runs[i];
-		uint32_t *c = sums ? &crc[i] : NULL;
-
-		if (r->bytes >= MEDIUM_BYTES || is_scatter(r, nr - i))
-			i += copy_group(r, nr - i, 4, LONG_AHEAD_BYTES, sums, c);
-		/* Four keep the crc32 instruction busy. */
-		else if (sums)
-			i += copy_group(r, nr - i, 4, SHORT_AHEAD_BYTES, sums, c);
-		else if (r->bytes >= SHORT_BYTES)
-			i += copy_group(r, nr - i, 2, MEDIUM_AHEAD_BYTES, sums, c);
-		else
-			i += copy_group(r, nr - i, 1, SHORT_AHEAD_BYTES, sums, c);
-	}
-	/* Streaming stores are weakly ordered. */
-	_mm_sfence();
-}
+/* Four sums keep the crc32 instruction busy. */
+static const struct tuning tuning = {
+	.short_lanes = 1, .short_sum_lanes = 4, .medium_sum_lanes = 4,
+	.short_ahead = 40960, .medium_ahead = 49152, .long_ahead = 8192, .alone_ahead = 8192,
+};
+static const struct tuning tuning_amd = {
+	.is_near = true, .whole_lines = 9, .short_lanes = 2, .short_sum_lanes = 1, .medium_sum_lanes = 4,
+	.short_ahead = 12288, .medium_ahead = 12288, .long_ahead = 8192,
+};
 
 TARGET void okv_copy_runs_avx2(const struct okv_run *runs, size_t nr, uint32_t *crc)
 {
 	if (crc)
-		copy_all(runs, nr, true, crc);
+		copy_all(&tuning, runs, nr, true, crc);
 	else
-		copy_all(runs, nr, false, NULL);
+		copy_all(&tuning, runs, nr, false, NULL);
+}
+
+TARGET void okv_copy_runs_avx2_amd(const struct okv_run *runs, size_t nr, uint32_t *crc)
+{
+	if (crc)
+		copy_all(&tuning_amd, runs, nr, true, crc);
+	else
+		copy_all(&tuning_amd, runs, nr, false, NULL);
 }
 
 #endif /* __x86_64__ */

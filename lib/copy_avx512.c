@@ -38,6 +38,12 @@ INLINE __m512i fold(__m512i sum, __m512i line)
 					 _mm512_clmulepi64_epi128(sum, k, 0x11), line, 0x96);
 }
 
+/* The initial value, all ones, goes into the first four bytes: as if one line were before. */
+INLINE __m512i first(__m512i line)
+{
+	return _mm512_xor_si512(line, _mm512_zextsi128_si512(_mm_cvtsi32_si128(-1)));
+}
+
 /* The sum of all lines as if it were preceded by nothing: 0 as the instruction's initial value. */
 INLINE uint32_t reduce(__m512i sum)
 {
@@ -71,8 +77,8 @@ INLINE uint32_t crc_tail(uint32_t crc, const unsigned char *p, uint64_t bytes)
 	return crc;
 }
 
-INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, const unsigned int nr, uint64_t bytes,
-		       uint64_t ahead_off, const bool sums, uint32_t *crc)
+INLINE void copy_lines(const struct tuning *t, const struct okv_run *r, const struct okv_run *ahead, const unsigned int nr,
+		       uint64_t bytes, uint64_t ahead_off, const bool sums, uint32_t *crc)
 {
 	__m512i sum[LANES_MAX], line[LANES_MAX];
 	const unsigned char *src[LANES_MAX], *next[LANES_MAX];
@@ -84,21 +90,20 @@ INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, con
 		src[i] = r[i].src;
 		dst[i] = r[i].dst;
 		next[i] = (const unsigned char *)ahead[i].src + ahead_off;
-		/* The initial value, all ones, goes into the first four bytes: as if one line were before. */
 		sum[i] = _mm512_setzero_si512();
 	}
 	for (off = 0; off + 64 <= bytes; off += 64) {
 		UNROLL for (i = 0; i < nr; i++)
 			line[i] = _mm512_loadu_si512(src[i] + off);
 		UNROLL for (i = 0; i < nr; i++)
-			_mm_prefetch((const char *)next[i] + off, _MM_HINT_T1);
+			prefetch(t, next[i] + off);
 		UNROLL for (i = 0; i < nr; i++)
 			_mm512_stream_si512((__m512i *)(dst[i] + off), line[i]);
 		if (!sums)
 			continue;
 		if (!off) {
 			UNROLL for (i = 0; i < nr; i++)
-				sum[i] = _mm512_xor_si512(line[i], _mm512_zextsi128_si512(_mm_cvtsi32_si128(-1)));
+				sum[i] = first(line[i]);
 		} else {
 			UNROLL for (i = 0; i < nr; i++)
 				sum[i] = fold(sum[i], line[i]);
@@ -108,6 +113,28 @@ INLINE void copy_lines(const struct okv_run *r, const struct okv_run *ahead, con
 		if (sums)
 			crc[i] = reduce(sum[i]);
 	}
+}
+
+INLINE void copy_whole(const struct tuning *t, const struct okv_run *r, const struct okv_run *ahead,
+		       const unsigned int lines, const bool sums, uint32_t *crc)
+{
+	const unsigned char *src = r->src, *next = ahead->src;
+	__m512i line[WHOLE_LINES_MAX], sum;
+	unsigned char *dst = r->dst;
+	unsigned int i;
+
+	UNROLL_WHOLE for (i = 0; i < lines; i++)
+		line[i] = _mm512_loadu_si512(src + 64 * i);
+	UNROLL_WHOLE for (i = 0; i < lines; i++)
+		prefetch(t, next + 64 * i);
+	UNROLL_WHOLE for (i = 0; i < lines; i++)
+		_mm512_stream_si512((__m512i *)(dst + 64 * i), line[i]);
+	if (!sums)
+		return;
+	sum = first(line[0]);
+	UNROLL_WHOLE for (i = 1; i < lines; i++)
+		sum = fold(sum, line[i]);
+	*crc = reduce(sum);
 }
 
 INLINE void copy_tail(const struct okv_run *r, uint64_t off, uint32_t *crc)
@@ -124,7 +151,7 @@ INLINE void copy_tail(const struct okv_run *r, uint64_t off, uint32_t *crc)
 		*crc = ~crc_tail(*crc, src, rest);
 }
 
-INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
+INLINE void copy_one(const struct tuning *t, const struct okv_run *r, const bool sums, uint32_t *crc)
 {
 	uint64_t head = -(uintptr_t)r->dst & 63;
 	struct okv_run rest;
@@ -139,7 +166,7 @@ INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 				line = _mm512_loadu_si512((const unsigned char *)r->src + off);
 				_mm512_storeu_si512((unsigned char *)r->dst + off, line);
 				if (sums && !off)
-					sum = _mm512_xor_si512(line, _mm512_zextsi128_si512(_mm_cvtsi32_si128(-1)));
+					sum = first(line);
 				else if (sums)
 					sum = fold(sum, line);
 			}
@@ -148,7 +175,7 @@ INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 			copy_tail(r, off, sums ? crc : NULL);
 			return;
 		}
-		copy_lines(r, r, 1, r->bytes, LONG_AHEAD_BYTES, sums, crc);
+		copy_lines(t, r, r, 1, r->bytes, t->alone_ahead, sums, crc);
 		copy_tail(r, r->bytes & ~UINT64_C(63), sums ? crc : NULL);
 		return;
 	}
@@ -160,36 +187,34 @@ INLINE void copy_one(const struct okv_run *r, const bool sums, uint32_t *crc)
 	rest.src = (const unsigned char *)r->src + head;
 	rest.dst = (unsigned char *)r->dst + head;
 	rest.bytes = r->bytes - head;
-	copy_lines(&rest, &rest, 1, rest.bytes, LONG_AHEAD_BYTES, false, NULL);
+	copy_lines(t, &rest, &rest, 1, rest.bytes, t->alone_ahead, false, NULL);
 	copy_tail(&rest, rest.bytes & ~UINT64_C(63), NULL);
 }
 
-INLINE void copy_all(const struct okv_run *runs, size_t nr, const bool sums, uint32_t *crc)
-{
-	size_t i = 0;
-
-	while (i < nr) {
-		const struct okv_run *r = &runs[i];
-		uint32_t *c = sums ? &crc[i] : NULL;
-
-		if (r->bytes >= MEDIUM_BYTES || is_scatter(r, nr - i))
-			i += copy_group(r, nr - i, 4, LONG_AHEAD_BYTES, sums, c);
-		else if (r->bytes >= SHORT_BYTES)
-			i += copy_group(r, nr - i, 2, MEDIUM_AHEAD_BYTES, sums, c);
-		/* A sum alone would wait for itself. */
-		else
-			i += copy_group(r, nr - i, sums ? 2 : 1, SHORT_AHEAD_BYTES, sums, c);
-	}
-	/* Streaming stores are weakly ordered. */
-	_mm_sfence();
-}
+/* A sum alone would wait for itself. */
+static const struct tuning tuning = {
+	.short_lanes = 1, .short_sum_lanes = 2, .medium_sum_lanes = 2,
+	.short_ahead = 40960, .medium_ahead = 49152, .long_ahead = 8192, .alone_ahead = 8192,
+};
+static const struct tuning tuning_amd = {
+	.is_near = true, .whole_lines = WHOLE_LINES_MAX, .short_lanes = 2, .short_sum_lanes = 1, .medium_sum_lanes = 2,
+	.short_ahead = 12288, .medium_ahead = 6144, .long_ahead = 6144,
+};
 
 TARGET void okv_copy_runs_avx512(const struct okv_run *runs, size_t nr, uint32_t *crc)
 {
 	if (crc)
-		copy_all(runs, nr, true, crc);
+		copy_all(&tuning, runs, nr, true, crc);
 	else
-		copy_all(runs, nr, false, NULL);
+		copy_all(&tuning, runs, nr, false, NULL);
+}
+
+TARGET void okv_copy_runs_avx512_amd(const struct okv_run *runs, size_t nr, uint32_t *crc)
+{
+	if (crc)
+		copy_all(&tuning_amd, runs, nr, true, crc);
+	else
+		copy_all(&tuning_amd, runs, nr, false, NULL);
 }
 
 #endif /* __x86_64__ */

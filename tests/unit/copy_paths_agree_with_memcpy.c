@@ -68,7 +68,7 @@ static void single_runs_of_every_length(void **state)
 		print_message("this processor lacks its instructions\n");
 		skip();
 	}
-	for (bytes = 1; bytes < 400; bytes++) {
+	for (bytes = 1; bytes < 900; bytes++) {
 		for (i = 0; i < 5; i++) {
 			for (j = 0; j < 5; j++) {
 				check(path, &bytes, &skews[i], &skews[j], 1, false);
@@ -81,7 +81,7 @@ static void single_runs_of_every_length(void **state)
 static void groups_of_equal_length(void **state)
 {
 	enum okv_copy_path path = (enum okv_copy_path)(uintptr_t)*state;
-	static const uint64_t lengths[] = { 1, 64, 128, 576, 656, 1000, 1152, 4096, 16384, 16448, 65536 };
+	static const uint64_t lengths[] = { 1, 64, 128, 576, 656, 831, 832, 1000, 1152, 2048, 4096, 16384, 16448, 65536 };
 	static const uint32_t none[NR_MAX];
 	uint64_t bytes[NR_MAX];
 	uint32_t skew[NR_MAX], nr, i;
@@ -160,12 +160,15 @@ static void chosen_path_is_usable(void **state)
 	assert_true(okv_copy_path_is_usable(OKV_COPY_PORTABLE));
 	assert_true(okv_copy_path_is_usable(okv_copy_path_chosen()));
 	assert_string_equal(okv_copy_path_name(OKV_COPY_AVX2), "avx2");
+	assert_string_equal(okv_copy_path_name(OKV_COPY_AVX512_AMD), "avx512-amd");
 }
 
 #define BY_EVERY_PATH(fn) \
 	{ #fn "_portable", fn, NULL, NULL, (void *)(uintptr_t)OKV_COPY_PORTABLE }, \
 	{ #fn "_avx2", fn, NULL, NULL, (void *)(uintptr_t)OKV_COPY_AVX2 }, \
-	{ #fn "_avx512", fn, NULL, NULL, (void *)(uintptr_t)OKV_COPY_AVX512 }
+	{ #fn "_avx2_amd", fn, NULL, NULL, (void *)(uintptr_t)OKV_COPY_AVX2_AMD }, \
+	{ #fn "_avx512", fn, NULL, NULL, (void *)(uintptr_t)OKV_COPY_AVX512 }, \
+	{ #fn "_avx512_amd", fn, NULL, NULL, (void *)(uintptr_t)OKV_COPY_AVX512_AMD }
 
 int main(void)
 {
