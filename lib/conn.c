@@ -10,13 +10,16 @@
 #include "conn.h"
 
 #include <errno.h>
+#include <grp.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -27,6 +30,7 @@
 #include "mutex.h"
 
 #define SLOW_TIMEOUT_MS	100u
+#define GROUPS_MAX	1024
 #define PAUSE_MIN_NS	(10ull * 1000 * 1000)
 #define PAUSE_MAX_NS	(1000ull * 1000 * 1000)
 #define START_PAUSE_NS	(20ull * 1000 * 1000)
@@ -353,6 +357,55 @@ int okv_conn_say_why(const char *path, int ret, uint32_t timeout_ms, struct omni
 	return okv_error_set(err, ret, "the daemon at %.108s: %s", path, strerror(-ret));
 }
 
+static bool is_in_group(gid_t gid)
+{
+	gid_t groups[GROUPS_MAX];
+	int nr = getgroups(GROUPS_MAX, groups);
+
+	for (int i = 0; i < nr; i++)
+		if (groups[i] == gid)
+			return true;
+	return getegid() == gid;
+}
+
+/* The kernel refused: whom the socket is for, as far as its mode tells. */
+static int say_whom(const char *path, struct omnikv_error *err)
+{
+	struct group group, *found = NULL;
+	char room[1024], name[40];
+	struct stat st;
+
+	if (stat(path, &st))
+		return okv_error_set(err, -EACCES, "%.108s: Permission denied: user %u may not enter each directory above it, so whether a "
+				     "daemon is there is not known; have them opened (chmod a+x)", path, geteuid());
+	if (st.st_mode & S_IWGRP && is_in_group(st.st_gid))
+		return okv_error_set(err, -EACCES, "the daemon at %.108s: Permission denied, although its mode lets user %u in: see what else "
+				     "forbids it (SELinux, AppArmor)", path, geteuid());
+	if (!(st.st_mode & S_IWGRP))
+		return okv_error_set(err, -EACCES, "the daemon at %.108s: Permission denied: it serves root and user %u, not user %u; give omnikvd "
+				     "a group to serve (--group)", path, st.st_uid, geteuid());
+	if (getgrgid_r(st.st_gid, &group, room, sizeof(room), &found) || !found)
+		snprintf(name, sizeof(name), "%u", st.st_gid);
+	else
+		snprintf(name, sizeof(name), "%s", group.gr_name);
+	return okv_error_set(err, -EACCES, "the daemon at %.108s: Permission denied: user %u is not in its group %s; join that "
+			     "(usermod -a -G %s USER) and log in again", path, geteuid(), name, name);
+}
+
+static int say_no_connection(const struct okv_conn *conn, int ret, struct omnikv_error *err)
+{
+	const char *path = conn->addr.sun_path;
+
+	/* Its queue of connections is full: it takes none. */
+	if (ret == -EAGAIN)
+		return okv_error_set(err, -ETIME, "the daemon at %.108s takes no connection: too many wait; is it stopped? Try again, or "
+				     "restart it", path);
+	/* Names are looked up for people, and not at each attempt of one that was there before. */
+	if (ret == -EACCES && !atomic_load(&conn->epoch))
+		return say_whom(path, err);
+	return okv_error_set(err, ret, "no daemon at %.108s: %s; is omnikvd running?", path, strerror(-ret));
+}
+
 /* -EAGAIN: it is starting, and @err says how far it is. */
 static int connect_once_locked(struct okv_conn *conn, struct omnikv_error *err)
 {
@@ -367,13 +420,7 @@ static int connect_once_locked(struct okv_conn *conn, struct omnikv_error *err)
 	if (conn->fd < 0)
 		return okv_error_set(err, -errno, "socket: %s", strerror(errno));
 	if (connect(conn->fd, (const struct sockaddr *)&conn->addr, sizeof(conn->addr))) {
-		ret = -errno;
-		/* Its queue of connections is full: it takes none. */
-		if (ret == -EAGAIN)
-			ret = okv_error_set(err, -ETIME, "the daemon at %.108s takes no connection: too many wait; is it stopped? "
-					    "Try again, or restart it", path);
-		else
-			okv_error_set(err, ret, "no daemon at %.108s: %s; is omnikvd running?", path, strerror(-ret));
+		ret = say_no_connection(conn, -errno, err);
 		goto err_drop;
 	}
 	ret = hello_locked(conn, err);

@@ -351,7 +351,13 @@ static void other_users_are_refused(void **state)
 	if (geteuid())
 		skip();
 	assert_int_equal(chmod(the_daemon.dir, 0755), 0);
-	assert_int_equal(connect_as(65534, "Permission denied"), EACCES);
+	assert_int_equal(connect_as(65534, "Permission denied: it serves root and user 0, not user 65534; give omnikvd a group"), EACCES);
+	assert_int_equal(chmod(the_daemon.socket, 0660), 0);
+	assert_int_equal(chown(the_daemon.socket, (uid_t)-1, 54321), 0);
+	assert_int_equal(connect_as(65534, "Permission denied: user 65534 is not in its group 54321; join that"), EACCES);
+	assert_int_equal(chmod(the_daemon.dir, 0700), 0);
+	assert_int_equal(connect_as(65534, "Permission denied: user 65534 may not enter each directory above it"), EACCES);
+	assert_int_equal(chmod(the_daemon.dir, 0755), 0);
 	/* Should the mode ever let one in, the daemon asks the kernel who it is. */
 	assert_int_equal(chmod(the_daemon.socket, 0666), 0);
 	assert_int_equal(connect_as(65534, "refuses user 65534: it serves root and user 0"), EPERM);

@@ -210,10 +210,17 @@ int okv_cmd_status(int argc, char **argv)
 	ret = okv_conn_open(args.socket, &hooks, &conn, &err);
 	if (ret == -EINVAL)
 		okv_usage("--%s", err.text);
-	if (ret && ret != -EAGAIN && (args.socket || ret == -ETIME))
-		return okv_fail("%s", err.text[0] ? err.text : strerror(-ret));
+	if (ret && ret != -EAGAIN && (args.socket || (ret != -ENOENT && ret != -ECONNREFUSED))) {
+		okv_fail("%s", err.text[0] ? err.text : strerror(-ret));
+		/* Whom the daemon does not serve may see what the module has. */
+		if (args.socket || (ret != -EACCES && ret != -EPERM) || access("/dev/omnikv", F_OK) || okv_kmod_status(object))
+			json_decref(object);
+		else if (object)
+			okv_json_print(object, JSON_INDENT(2));
+		return OKV_EXIT_FAILED;
+	}
 	/* Where a daemon runs, a module is not missed. */
-	if (!args.socket && ((ret && ret != -EAGAIN) || access("/dev/omnikv", F_OK) == 0))
+	if (!args.socket && (ret == -ENOENT || ret == -ECONNREFUSED || access("/dev/omnikv", F_OK) == 0))
 		module = okv_kmod_status(object);
 	if (ret == -EAGAIN) {
 		show_starting(args.socket ? args.socket : OKV_CONN_SOCKET, err.text, object);
