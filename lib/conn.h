@@ -72,7 +72,7 @@ struct okv_conn_hooks {
  * @hooks: may be NULL; copied
  *
  * Return: 0, -ENOENT or -ECONNREFUSED (nobody listens there), -EACCES (the socket's mode), -EPERM (the daemon does not
- * serve this user), -EPIPE (it ended meanwhile), -EPROTONOSUPPORT, -ETIME, -ENOMEM; @err says which and why.
+ * serve this user), -EDQUOT (its connections are all taken), -EPIPE (it ended meanwhile), -EPROTONOSUPPORT, -ETIME, -ENOMEM; @err says which and why.
  */
 int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct okv_conn **conn,
 		  struct omnikv_error *err);

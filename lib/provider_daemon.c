@@ -338,14 +338,14 @@ static void table_unmap(struct daemon_client *client)
 		close(client->base.leases_fd);
 }
 
-static int attach(struct daemon_client *client, const struct daemon_pool *pool)
+static int attach(struct daemon_client *client, const struct daemon_pool *pool, struct omnikv_error *err)
 {
 	struct okv_wire_attach req = { .flags = client->base.is_manager ? OKV_WIRE_ATTACH_F_MANAGER : 0 };
 	uint64_t bytes = okv_lease_bytes(pool->base.map.nr_granules);
 	struct okv_wire_attached attached;
 	struct okv_call call = {
 		.type = OKV_WIRE_ATTACH, .req = &req, .req_bytes = sizeof(req), .reply = &attached,
-		.reply_max = sizeof(attached), .timeout_ms = OKV_CONN_TIMEOUT_MS,
+		.reply_max = sizeof(attached), .timeout_ms = OKV_CONN_TIMEOUT_MS, .err = err,
 	};
 	struct stat st;
 	void *base;
@@ -387,7 +387,7 @@ static void client_free(struct daemon_client *client)
 	free(client);
 }
 
-static int daemon_client_open(struct omnikv_pool *base, uint32_t flags, struct omnikv_client **out)
+static int client_open(struct omnikv_pool *base, uint32_t flags, struct omnikv_client **out, struct omnikv_error *err)
 {
 	struct daemon_pool *pool = daemon_pool(base);
 	struct okv_conn_hooks hooks = { .connected = client_connected, .timeout_ms = pool->timeout_ms };
@@ -404,15 +404,26 @@ static int daemon_client_open(struct omnikv_pool *base, uint32_t flags, struct o
 	pthread_mutex_init(&client->base.windows_lock, NULL);
 	pthread_mutex_init(&client->requests, NULL);
 	hooks.opaque = client;
-	ret = okv_conn_open(okv_conn_path(pool->conn), &hooks, &client->conn, NULL);
+	ret = okv_conn_open(okv_conn_path(pool->conn), &hooks, &client->conn, err);
 	if (!ret)
-		ret = attach(client, pool);
+		ret = attach(client, pool, err);
 	if (ret) {
 		client_free(client);
 		return ret;
 	}
 	*out = &client->base.client;
 	return 0;
+}
+
+static int daemon_client_open(struct omnikv_pool *base, uint32_t flags, struct omnikv_client **out)
+{
+	return client_open(base, flags, out, NULL);
+}
+
+int okv_daemon_client_open(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client, struct omnikv_error *err)
+{
+	return pool->provider == &okv_provider_daemon ? client_open(pool, flags, client, err) :
+	       omnikv_client_open(pool, flags, client);
 }
 
 static void daemon_client_close(struct omnikv_client *base)

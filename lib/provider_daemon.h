@@ -11,6 +11,11 @@
 #include "conn.h"
 #include "provider.h"
 
+/**
+ * omnikv_client_open() with the reason in @err, where the daemon or its socket has one; @err may be NULL. Pools of other
+ * providers have none.
+ */
+int okv_daemon_client_open(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client, struct omnikv_error *err);
 /** The connection that stands for @client, for requests of the manager; NULL: not a daemon's client. */
 struct okv_conn *okv_daemon_client_conn(struct omnikv_client *client);
 /** Granules of @client's private reserve: PRIVATE in the pool, and nobody's yet. 0: not a daemon's client. */

@@ -1224,9 +1224,10 @@ static int attach_begin(const char *socket, const struct omnikv_attach_config *c
 	ret = okv_provider_daemon.open(&spec, &pool, &at->pool, err);
 	if (ret)
 		return err && !err->text[0] ? okv_conn_say_why(socket, ret, 0, err) : ret;
-	ret = omnikv_client_open(at->pool, 0, &at->auth.client);
+	ret = okv_daemon_client_open(at->pool, 0, &at->auth.client, err);
 	if (ret) {
-		okv_conn_say_why(socket, ret, 0, err);
+		if (err && !err->text[0])
+			okv_conn_say_why(socket, ret, 0, err);
 		goto err_pool;
 	}
 	at->conn = okv_daemon_client_conn(at->auth.client);

@@ -108,6 +108,22 @@ def a_silent_daemon_is_named():
         one_line(cli.run("status", "--socket", path, timeout=20), *words)
 
 
+def few_descriptors_end_a_replay_with_what_to_raise():
+    for most, words in ((10, "10 open files are allowed, and the first client needs"),
+                        (60, "raise the daemon's limit of open files (LimitNOFILE=, ulimit -n)")):
+        done = cli.run("-c", f"ulimit -n {most}; exec {cli.OMNIKV} replay --workload chat --pool 8M --daemon --clients 8",
+                       program="sh", timeout=30)
+        cli.equal(done.status, 1, "exit status", done)
+        if words not in done.err or done.err.count("annot accept") > 1:
+            raise AssertionError(f"no line with {words!r}, or one again and again:\n{done}")
+
+
+def a_daemon_with_too_few_places_says_what_to_raise():
+    with daemon("--pool", "64M", "--clients", "1") as (_, path):
+        one_line(cli.replay("--workload", "chat", FAST, "--clients", "8", f"--daemon={path}", timeout=60),
+                 f"all 11 connections of the daemon at {path} are taken", "raise clients in omnikvd's settings")
+
+
 def another_granule_than_the_daemons_names_both_and_the_setting():
     with daemon("--pool", "64M", "--granule", "64K") as (_, path):
         cli.mistakes([(("replay", "--workload", "chat", f"--daemon={path}", *more),
@@ -217,4 +233,5 @@ if __name__ == "__main__":
     cli.main([sums_are_those_of_one_process, conversations_by_four, what_a_daemon_spills_is_hit_and_counted,
               options_are_checked, another_granule_than_the_daemons_names_both_and_the_setting,
               a_daemon_that_dies_while_it_is_asked_is_not_said_to_refuse, a_silent_daemon_is_named, a_daemon_that_ends_or_falls_silent_is_named,
+              few_descriptors_end_a_replay_with_what_to_raise, a_daemon_with_too_few_places_says_what_to_raise,
               an_ended_replay_leaves_nothing, what_a_killed_replay_left_goes_with_the_next])

@@ -258,8 +258,6 @@ static int check_daemon(struct clients *cl)
 	uint64_t nr_done = cl->turns->nr_done;
 	int ret = 0;
 
-	if (!cl->config->socket)
-		return 0;
 	if (nr_done == cl->nr_done && okv_monotonic_ns() - cl->moved_ns < STALL_NS)
 		return 0;
 	if (nr_done == cl->nr_done)

@@ -22,20 +22,20 @@
 #include "clock.h"
 #include "cmd.h"
 #include "conn.h"
+#include "error.h"
 
 #define STEP_NS		5000000
 #define START_NS	UINT64_C(180000000000)
 #define STOP_NS		UINT64_C(15000000000)
 
-/* A daemon listens before it has touched its memory: it serves when it answers. */
-static bool is_served(const char *path)
+/* A daemon listens before it has touched its memory: it serves when it answers. 0, or why not. */
+static int ask(const char *path, struct omnikv_error *why)
 {
-	struct okv_conn *conn;
+	struct okv_conn *conn = NULL;
+	int ret = okv_conn_open(path, NULL, &conn, why);
 
-	if (okv_conn_open(path, NULL, &conn, NULL))
-		return false;
 	okv_conn_close(conn);
-	return true;
+	return ret;
 }
 
 /* omnikvd beside this program, or in the path. */
@@ -64,7 +64,8 @@ static void exec_daemon(const struct okv_own_daemon *daemon)
 int okv_own_daemon_start(struct okv_own_daemon *daemon, struct omnikv_error *err)
 {
 	uint64_t deadline_ns = okv_monotonic_ns() + START_NS;
-	int status, null_fd;
+	struct omnikv_error why = { "" };
+	int status, null_fd, ret;
 
 	daemon->pid = fork();
 	if (daemon->pid < 0) {
@@ -78,7 +79,7 @@ int okv_own_daemon_start(struct okv_own_daemon *daemon, struct omnikv_error *err
 			dup2(null_fd, STDOUT_FILENO);
 		exec_daemon(daemon);
 	}
-	while (!is_served(daemon->socket)) {
+	while ((ret = ask(daemon->socket, &why))) {
 		if (daemon->ended_by && *daemon->ended_by)
 			return -EINTR;
 		if (waitpid(daemon->pid, &status, WNOHANG) == daemon->pid) {
@@ -87,10 +88,11 @@ int okv_own_daemon_start(struct okv_own_daemon *daemon, struct omnikv_error *err
 				 WIFEXITED(status) && WEXITSTATUS(status) == 127 ? ": it is neither beside omnikv nor in PATH" : "");
 			return -EIO;
 		}
-		if (okv_monotonic_ns() > deadline_ns) {
-			snprintf(err->text, sizeof(err->text), "omnikvd was started and does not answer");
-			return -ETIME;
-		}
+		/* It is there, and takes nobody. */
+		if (ret == -EDQUOT)
+			return okv_error_set(err, ret, "%s", why.text);
+		if (okv_monotonic_ns() > deadline_ns)
+			return okv_error_set(err, -ETIME, "omnikvd was started and does not answer: %.200s", why.text);
 		okv_pause_ns(STEP_NS);
 	}
 	return 0;

@@ -151,7 +151,7 @@ static const struct okv_setting settings[] = {
 	{ "pins", OKV_SETTING_SIZE, false, AT(pin_bytes), 0, INT64_MAX, "SIZE",
 	  "memory that clients can pin in sum, each at most a half of it (default a quarter of the pool)", NULL },
 	{ "clients", OKV_SETTING_NUMBER, false, AT(clients_max), 1, 65536, "N",
-	  "connections at once (default 512)", NULL },
+	  "clients at once, each with up to 3 connections (default 512)", NULL },
 	{ "manager", OKV_SETTING_BOOL, false, AT(with_manager), 0, 0, "yes|no",
 	  "manage the pool here; no: one of the clients does (default yes)", NULL },
 	{ "hugetlb", OKV_SETTING_BOOL, false, AT(with_hugetlb), 0, 0, "yes|no",

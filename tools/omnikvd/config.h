@@ -34,7 +34,7 @@
  * @granule_bytes: 0: 4096, or that of an existing pool
  * @reserve_bytes: that each client may keep allocated ahead of need
  * @pin_bytes:     that clients can pin in sum, at most a half of the pool; OKV_PINS_DEFAULT: a quarter of it
- * @clients_max:   connections at once
+ * @clients_max:   engines at once, each with a few connections
  * @with_manager:  the daemon manages the pool; else one of the clients does
  * @with_hugetlb:  pages of the host's huge-page pool may be taken
  * @is_populated:  pages are touched before clients are served

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <syslog.h>
@@ -28,6 +29,13 @@
 
 #define BACKLOG		1024
 #define GROUPS_MAX	1024
+
+/* Of one client: what it asks about the pool, what it holds, and what it waits for. And some for omnikv status and its like. */
+#define CONNS_OF_CLIENT	3u
+#define CONNS_SPARE	8u
+/* Of one connection: its own, its process's, its lease table's. And the daemon's own, with what one frame brings. */
+#define FDS_OF_CONN	3u
+#define FDS_OWN		40u
 
 /* ---- who may enter ---------------------------------------------------------------------- */
 
@@ -70,6 +78,55 @@ int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err)
 		return okv_error_set(err, -ENOENT, "group \"%.64s\": there is none of that name", daemon->config.group);
 	daemon->gid = group->gr_gid;
 	daemon->has_gid = true;
+	return 0;
+}
+
+/* ---- how many --------------------------------------------------------------------------- */
+
+/* What this process may have at most, from now on. */
+static uint64_t raise_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return UINT64_MAX;
+	if (limit.rlim_cur < limit.rlim_max) {
+		rlim_t before = limit.rlim_cur;
+
+		limit.rlim_cur = limit.rlim_max;
+		if (setrlimit(RLIMIT_NOFILE, &limit))
+			limit.rlim_cur = before;
+	}
+	return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
+int okv_daemon_find_places(struct okv_daemon *daemon, omnikv_notice_fn notice, struct omnikv_error *err)
+{
+	uint64_t nr_wanted = daemon->config.clients_max * CONNS_OF_CLIENT + CONNS_SPARE, nr = nr_wanted;
+	uint64_t need = FDS_OWN + nr_wanted * FDS_OF_CONN, least = FDS_OWN + CONNS_OF_CLIENT * FDS_OF_CONN;
+	uint64_t limit = raise_limit();
+	struct omnikv_error line;
+
+	if (limit < least)
+		return okv_error_set(err, -EMFILE, "%llu open files are allowed, and the first client needs %llu, %llu clients %llu: raise the "
+				     "limit (ulimit -n, or LimitNOFILE= of the unit)", (unsigned long long)limit, (unsigned long long)least,
+				     (unsigned long long)daemon->config.clients_max, (unsigned long long)need);
+	if (limit < need) {
+		nr = (limit - FDS_OWN) / FDS_OF_CONN;
+		okv_error_set(&line, 0, "%llu open files are allowed, which is enough for %llu of %llu clients: raise the limit to %llu "
+			      "(ulimit -n, or LimitNOFILE= of the unit), or set fewer clients", (unsigned long long)limit,
+			      (unsigned long long)nr / CONNS_OF_CLIENT, (unsigned long long)daemon->config.clients_max,
+			      (unsigned long long)need);
+		notice(daemon, line.text);
+	}
+	daemon->nr_conns = (uint32_t)nr;
+	if (nr < nr_wanted)
+		okv_error_set(&daemon->full, 0, "all %u connections of the daemon at %.108s are taken; end a client, or raise the daemon's limit of "
+			      "open files (LimitNOFILE=, ulimit -n)", daemon->nr_conns, daemon->config.socket);
+	else
+		okv_error_set(&daemon->full, 0, "all %u connections of the daemon at %.108s are taken (clients = %llu); end a client, or raise "
+			      "clients in omnikvd's settings and restart it", daemon->nr_conns, daemon->config.socket,
+			      (unsigned long long)daemon->config.clients_max);
 	return 0;
 }
 
@@ -321,7 +378,8 @@ int okv_daemon_listen(struct okv_daemon *daemon, void (*log)(void *opaque, int p
 		      struct omnikv_error *err)
 {
 	const struct okv_server_config config = {
-		.peers_max = (uint32_t)daemon->config.clients_max, .may_enter = may_enter, .log = log, .opaque = daemon,
+		.peers_max = daemon->nr_conns, .full = daemon->full.text, .path = daemon->config.socket,
+		.may_enter = may_enter, .log = log, .opaque = daemon,
 	};
 	int ret;
 

@@ -25,6 +25,8 @@
  * @manager, @client: NULL where another process manages the pool
  * @pool_service, @manager_service: numbers of the services, for peer->data
  * @errands:          NULL where there is no disk to wait for
+ * @nr_conns:         connections at once, of all clients together
+ * @full:             what one more is told
  * @listen_fd:        -1 at first, or as the service manager passed it
  */
 struct okv_daemon {
@@ -41,6 +43,8 @@ struct okv_daemon {
 	uint64_t			told_ns;	/* progress, last */
 	uint32_t			pool_service;
 	uint32_t			manager_service;
+	uint32_t			nr_conns;
+	struct omnikv_error		full;
 	gid_t				gid;
 	bool				has_gid;
 	bool				owns_socket;
@@ -51,6 +55,8 @@ struct okv_daemon {
 
 /** daemon.c: each with its reason in @err. */
 int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err);
+/** How many connections there can be: as many as the settings want, or fewer, and a notice, where open files are limited. */
+int okv_daemon_find_places(struct okv_daemon *daemon, omnikv_notice_fn notice, struct omnikv_error *err);
 /**
  * May a socket be made at @path? Nothing stands there, or a socket of this user's that nobody listens at, which may be replaced;
  * @is_locked: the place's lock is held, so nobody does.

@@ -10,12 +10,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <syslog.h>
 #include <time.h>
@@ -68,8 +70,12 @@ struct okv_server {
 	uint32_t			nr_peers;
 	uint64_t			last_number;
 	_Atomic uint64_t		wake_ns;
-	uint64_t			accept_again_ns;	/* accepting rests until then; UINT64_MAX: for a free place */
+	uint64_t			accept_again_ns;	/* accepting rests until then, or until a place is free */
+	uint64_t			refuse_ns;		/* who waits for a place has waited long enough; 0: nobody waits */
+	int				spare_fd;		/* for refusing where there is no other; -1: none */
 	bool				is_resting;
+	bool				is_short;		/* of descriptors, and the log has it */
+	bool				is_refusing;		/* for want of a place, and the log has it */
 	bool				is_stopping;
 	bool				has_gone;
 	char				starting[80];		/* HELLO waits for it to be empty */
@@ -101,6 +107,7 @@ int okv_server_create(const struct okv_server_config *config, struct okv_server 
 	server->in = aligned_alloc(64, OKV_WIRE_FRAME_MAX);
 	server->out = aligned_alloc(64, OKV_WIRE_FRAME_MAX);
 	server->epoll_fd = okv_fd_high(epoll_create1(EPOLL_CLOEXEC));
+	server->spare_fd = okv_fd_high(eventfd(0, EFD_CLOEXEC));
 	if (!server->in || !server->out || server->epoll_fd < 0) {
 		okv_server_destroy(server);
 		return -ENOMEM;
@@ -607,13 +614,13 @@ static void peer_ready(struct okv_peer *peer, uint32_t events)
 }
 
 /* The last word to a peer that may not stay. What it has sent is taken first: unread, it would overtake the answer. */
-static void refuse(int fd, const struct omnikv_error *why)
+static void refuse(int fd, int status, const char *why)
 {
 	const struct okv_wire_header header = {
 		.magic = OKV_WIRE_MAGIC, .version = OKV_WIRE_VERSION, .type = OKV_WIRE_HELLO, .flags = OKV_WIRE_F_REPLY,
-		.length = (uint32_t)strlen(why->text), .status = -EPERM,
+		.length = (uint32_t)strlen(why), .status = status,
 	};
-	struct iovec iov[2] = { { (void *)(uintptr_t)&header, sizeof(header) }, { (void *)(uintptr_t)why->text, header.length } };
+	struct iovec iov[2] = { { (void *)(uintptr_t)&header, sizeof(header) }, { (void *)(uintptr_t)why, header.length } };
 	const struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
 
 	shutdown(fd, SHUT_RD);
@@ -623,40 +630,137 @@ static void refuse(int fd, const struct omnikv_error *why)
 	close(fd);
 }
 
+static bool is_shortage(int error)
+{
+	return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+/* Whoever comes while there is no place gets OKV_PLACE_MS, in the socket's queue; true: that is over. */
+static bool is_wait_over(struct okv_server *server, uint64_t now)
+{
+	const uint64_t wait_ns = OKV_PLACE_MS * 1000000ull;
+
+	/* Those who waited last may have given up since. */
+	if (!server->refuse_ns || now >= server->refuse_ns + wait_ns)
+		server->refuse_ns = now + wait_ns;
+	return now >= server->refuse_ns;
+}
+
+static void rest_until(struct okv_server *server, uint64_t at_ns)
+{
+	server->accept_again_ns = at_ns < server->refuse_ns ? at_ns : server->refuse_ns;
+	listen_rest(server, true);
+}
+
+/* One connection with the last descriptor there is, which then has to be refused. */
+static int accept_spare(struct okv_server *server, int listen_fd)
+{
+	if (server->spare_fd >= 0)
+		close(server->spare_fd);
+	server->spare_fd = -1;
+	return okv_fd_high(accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+/* The log hears of a state when it begins, and when it is over. */
+static void note_short(struct okv_server *server, int error)
+{
+	if (!server->is_short)
+		okv_server_log(server, LOG_WARNING, "cannot accept clients now: %s; they wait for %u s, and are refused then",
+			       strerror(error), OKV_PLACE_MS / 1000);
+	server->is_short = true;
+}
+
+static void note_full(struct okv_server *server)
+{
+	if (!server->is_refusing)
+		okv_server_log(server, LOG_WARNING, "a client is refused: %s", server->config.full);
+	server->is_refusing = true;
+}
+
+static void note_place(struct okv_server *server)
+{
+	if (server->is_short || server->is_refusing)
+		okv_server_log(server, LOG_NOTICE, "clients are accepted again");
+	server->is_short = false;
+	server->is_refusing = false;
+	server->refuse_ns = 0;
+}
+
+/* The spare descriptor is there again, where one can be had. */
+static void keep_spare(struct okv_server *server)
+{
+	if (server->spare_fd < 0)
+		server->spare_fd = okv_fd_high(eventfd(0, EFD_CLOEXEC));
+}
+
+/* A shortage is told before anybody is looked for. */
+static bool is_anybody_there(int listen_fd)
+{
+	struct pollfd pfd = { .fd = listen_fd, .events = POLLIN };
+
+	return poll(&pfd, 1, 0) > 0;
+}
+
+/* True: there is more to do. */
+static bool accept_one(struct okv_server *server, int listen_fd)
+{
+	bool is_full = server->nr_peers >= server->config.peers_max;
+	uint64_t now = okv_monotonic_ns();
+	struct omnikv_error why = { "" };
+	socklen_t len = sizeof(struct ucred);
+	struct ucred cred;
+	int fd, error = 0;
+
+	if (is_full && !is_wait_over(server, now)) {
+		rest_until(server, server->refuse_ns);
+		return false;
+	}
+	fd = okv_fd_high(accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+	if (fd < 0 && is_shortage(errno)) {
+		error = errno;
+		if (!is_anybody_there(listen_fd))
+			return false;
+		note_short(server, error);
+		fd = is_wait_over(server, now) ? accept_spare(server, listen_fd) : -1;
+		if (fd < 0) {
+			keep_spare(server);
+			rest_until(server, now + SHORT_OF_FDS_NS);
+			return false;
+		}
+	}
+	if (fd < 0) {
+		/* Everyone who waited has been told. */
+		if (is_full || server->is_short)
+			server->refuse_ns = 0;
+		return false;
+	}
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) ||
+	    (server->config.may_enter && !server->config.may_enter(server->config.opaque, fd, &cred, &why))) {
+		okv_server_log(server, LOG_WARNING, "refused process %d of user %u", cred.pid, cred.uid);
+		refuse(fd, -EPERM, why.text);
+	} else if (error) {
+		okv_error_set(&why, 0, "the daemon at %.108s cannot accept clients now: %s; raise its limit of open files "
+			      "(LimitNOFILE=, ulimit -n)", server->config.path, strerror(error));
+		refuse(fd, -EDQUOT, why.text);
+	} else if (is_full) {
+		note_full(server);
+		refuse(fd, -EDQUOT, server->config.full);
+	} else if (peer_new(server, fd)) {
+		note_place(server);
+	} else {
+		close(fd);
+	}
+	keep_spare(server);
+	return true;
+}
+
 static void accept_ready(struct okv_server *server, int listen_fd)
 {
-	struct omnikv_error why = { "" };
-	struct okv_peer *peer;
-	struct ucred cred;
-	socklen_t len;
-	int i, fd;
+	int i;
 
-	for (i = 0; i < ACCEPTS_A_TURN; i++) {
-		if (server->nr_peers >= server->config.peers_max) {
-			server->accept_again_ns = UINT64_MAX;
-			listen_rest(server, true);
+	for (i = 0; i < ACCEPTS_A_TURN; i++)
+		if (!accept_one(server, listen_fd))
 			return;
-		}
-		fd = okv_fd_high(accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
-		if (fd < 0) {
-			if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-				okv_server_log(server, LOG_WARNING, "cannot accept clients now: %s", strerror(errno));
-				server->accept_again_ns = okv_monotonic_ns() + SHORT_OF_FDS_NS;
-				listen_rest(server, true);
-			}
-			return;
-		}
-		len = sizeof(cred);
-		if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) ||
-		    (server->config.may_enter && !server->config.may_enter(server->config.opaque, fd, &cred, &why))) {
-			okv_server_log(server, LOG_WARNING, "refused process %d of user %u", cred.pid, cred.uid);
-			refuse(fd, &why);
-			continue;
-		}
-		peer = peer_new(server, fd);
-		if (!peer)
-			close(fd);
-	}
 }
 
 /* ---- the loop --------------------------------------------------------------------------- */
@@ -685,7 +789,7 @@ static void reap(struct okv_server *server)
 			link = &peer->next;
 		}
 	}
-	if (server->is_resting && server->accept_again_ns == UINT64_MAX && server->nr_peers < server->config.peers_max)
+	if (server->is_resting && server->nr_peers < server->config.peers_max)
 		listen_rest(server, false);
 }
 
@@ -729,6 +833,7 @@ int okv_server_turn(struct okv_server *server, int timeout_ms)
 {
 	struct epoll_event events[EVENTS_MAX];
 	uint64_t next = look_at_clock(server), now = okv_monotonic_ns();
+	struct okv_source *listening = NULL;
 	int nr, i;
 
 	reap(server);
@@ -746,8 +851,9 @@ int okv_server_turn(struct okv_server *server, int timeout_ms)
 
 		if (source->is_gone)
 			continue;
+		/* Last: who leaves now makes the place. */
 		if (source->kind == OKV_SOURCE_LISTEN)
-			accept_ready(server, source->fd);
+			listening = source;
 		else if (source->kind == OKV_SOURCE_WATCH)
 			source->ready(server, source->fd, source->opaque);
 		else if (source->kind == OKV_SOURCE_PID)
@@ -756,6 +862,8 @@ int okv_server_turn(struct okv_server *server, int timeout_ms)
 			peer_ready(source->peer, events[i].events);
 	}
 	reap(server);
+	if (listening)
+		accept_ready(server, listening->fd);
 	return 0;
 }
 
@@ -846,6 +954,8 @@ void okv_server_destroy(struct okv_server *server)
 	}
 	if (server->epoll_fd >= 0)
 		close(server->epoll_fd);
+	if (server->spare_fd >= 0)
+		close(server->spare_fd);
 	free(server->in);
 	free(server->out);
 	free(server);

@@ -25,6 +25,8 @@
 #include "wire.h"
 
 #define OKV_HELLO_MS		5000u
+/** Time for a place to become free, for whoever comes when there is none. */
+#define OKV_PLACE_MS		2000u
 /** Time for a peer to take its replies. */
 #define OKV_DRAIN_MS		5000u
 /** Time for all peers together to take what is theirs when the daemon ends. */
@@ -140,13 +142,17 @@ struct okv_peer {
 
 /**
  * struct okv_server_config
- * @peers_max: connections at once; further ones wait in the socket's queue
+ * @peers_max: connections at once; further ones wait in the socket's queue, and are refused after OKV_PLACE_MS
+ * @full:      why they are
+ * @path:      of the socket, for people; both stay the caller's
  * @may_enter: may this peer stay? NULL: all; @why tells the peer
  * @log:       one line for the operator; may be NULL
  * @opaque:    handed to both, and for services
  */
 struct okv_server_config {
 	uint32_t	peers_max;
+	const char	*full;
+	const char	*path;
 	bool		(*may_enter)(void *opaque, int fd, const struct ucred *cred, struct omnikv_error *why);
 	void		(*log)(void *opaque, int priority, const char *line);
 	void		*opaque;

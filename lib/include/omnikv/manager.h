@@ -111,7 +111,8 @@ struct omnikv_attach_config {
  * module, which is always there.
  *
  * Return: 0, or -ENOENT, -ECONNREFUSED (nobody serves @socket), -EACCES, -EPERM (the daemon refuses this user),
- * -EPROTO (no version of the protocol in common), -ETIME (no answer), -ENOMEM, -EINVAL, each with one line in @err.
+ * -EDQUOT (it has as many clients as it may), -EPROTO (no version of the protocol in common), -ETIME (no answer), -ENOMEM,
+ * -EINVAL, each with one line in @err.
  */
 OMNIKV_API int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config *config,
 				     struct omnikv_manager **manager, struct omnikv_error *err);
