@@ -22,12 +22,14 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "embedded.h"
 #include "error.h"
 #include "fd.h"
 #include "failpoint.h"
 #include "numa_policy.h"
 #include "pool_file.h"
+#include "process.h"
 #include "share.h"
 
 #ifndef MFD_HUGE_2MB
@@ -36,6 +38,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE	23
 #endif
+/* How long a file's holder may take to end, once it has begun to. */
+#define LEAVING_NS		UINT64_C(5000000000)
+#define LEAVING_US		2000u
 #define MAGIC_TMPFS		0x01021994
 #define MAGIC_HUGETLBFS		0x958458f6
 #define NODE_DIR		"/sys/kernel/mm/hugepages/hugepages-2048kB/"
@@ -423,16 +428,26 @@ static int lock_file(struct opening *op, int fd)
 {
 	/* Locks of client processes lie behind; see share.h. Who does not share waits for their end as well. */
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = op->is_shared ? OKV_SHARE_LOCK : 0 };
+	uint64_t until_ns = okv_monotonic_ns() + LEAVING_NS;
 	struct okv_pool_header header;
+	struct flock other;
 
-	if (!fcntl(fd, F_OFD_SETLK, &lock))
-		return 0;
-	if (errno != EAGAIN && errno != EACCES)
-		return okv_error_set(op->err, -errno, "%s: cannot lock: %s", op->label, strerror(errno));
-	if (pread(fd, &header, sizeof(header), 0) != sizeof(header) || header.magic != OKV_POOL_MAGIC)
-		return okv_error_set(op->err, -EBUSY, "%s: another process is just opening it", op->label);
-	return okv_error_set(op->err, -EBUSY, "%s: open in process %u; end that or choose another file", op->label,
-			     header.holder_pid);
+	while (fcntl(fd, F_OFD_SETLK, &lock)) {
+		if (errno != EAGAIN && errno != EACCES)
+			return okv_error_set(op->err, -errno, "%s: cannot lock: %s", op->label, strerror(errno));
+		other = lock;
+		if (!fcntl(fd, F_OFD_GETLK, &other) && other.l_type != F_UNLCK && other.l_start >= OKV_SHARE_LOCK)
+			return okv_error_set(op->err, -EBUSY, "%s: clients of an omnikvd that has ended use it; end them, or start omnikvd on it "
+					     "again", op->label);
+		if (pread(fd, &header, sizeof(header), 0) != sizeof(header) || header.magic != OKV_POOL_MAGIC)
+			return okv_error_set(op->err, -EBUSY, "%s: another process is just opening it", op->label);
+		/* One that was killed is taken down, and lets go then. */
+		if (okv_monotonic_ns() >= until_ns || !okv_process_is_leaving((pid_t)header.holder_pid))
+			return okv_error_set(op->err, -EBUSY, "%s: open in process %u; end that or choose another file", op->label,
+					     header.holder_pid);
+		usleep(LEAVING_US);
+	}
+	return 0;
 }
 
 /* A header that says "not made whole yet" comes before everything else in a new file. */

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -29,6 +28,7 @@
 #include "fd.h"
 #include "failpoint.h"
 #include "option.h"
+#include "process.h"
 #include "spill/gds.h"
 
 #define DEADLINE_MS	10000u
@@ -123,7 +123,7 @@ static bool is_leaving(int fd)
 
 	gethostname(host, sizeof(host) - 1);
 	return read_owner(fd, &owner) && !strcmp(owner.host, host) && owner.pid != (uint32_t)getpid() &&
-	       kill(owner.pid, 0) && errno == ESRCH;
+	       okv_process_is_leaving((pid_t)owner.pid);
 }
 
 static int lock_file(int fd)

@@ -146,6 +146,39 @@ static void a_second_opener_hears_who_has_it(void **state)
 	omnikv_pool_close(pool);
 }
 
+/* The kernel lets go of a killed process's files when it has taken its memory down: a grandchild has them a while longer. */
+static void a_killed_owner_that_is_not_down_yet_is_waited_for(void **state)
+{
+	struct omnikv_pool *pool;
+	siginfo_t info;
+	char byte = 0;
+	int said[2];
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pipe(said), 0);
+	pid = fork();
+	if (!pid) {
+		pool = open_pool();
+		if (!fork()) {
+			usleep(500000);
+			_exit(0);
+		}
+		if (write(said[1], &byte, 1) == 1)
+			pause();
+		_exit(1);
+	}
+	assert_int_equal(read(said[0], &byte, 1), 1);
+	kill(pid, SIGKILL);
+	/* Ended, and not reaped. */
+	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+	pool = open_pool();
+	omnikv_pool_close(pool);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	close(said[0]);
+	close(said[1]);
+}
+
 static void refused(const char *text, uint32_t flags, uint32_t granule_bytes, int want, const char *word)
 {
 	struct omnikv_pool_config config = {
@@ -603,6 +636,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		TEST(sealed_and_meta_are_there_again_and_private_is_free),
 		TEST(a_second_opener_hears_who_has_it),
+		TEST(a_killed_owner_that_is_not_down_yet_is_waited_for),
 		TEST(files_that_do_not_fit_are_refused),
 		TEST(each_damaged_field_of_the_header_is_named),
 		TEST(a_host_that_went_down_leaves_an_empty_pool),
