@@ -16,10 +16,12 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -280,11 +282,50 @@ static void options_go_before_the_file(void **state)
 	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
 }
 
+static void every_changed_setting_that_needs_a_restart_is_named(void **state)
+{
+	const char *const options[] = { "--config", config, NULL };
+
+	(void)state;
+	write_config("[daemon]\npool = 16M\n");
+	daemon_start(&the_daemon, options);
+	write_config("[daemon]\npool = 32M\nclients = 4\nreserve = 1M\ntokens = yes\n");
+	kill(the_daemon.pid, SIGHUP);
+	while (!daemon_said(&the_daemon, "settings read again"))
+		sleep_ms(5);
+	assert_true(daemon_said(&the_daemon, "pool, clients and tokens cannot change while the daemon runs; restart it\n"));
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+}
+
+static void a_reload_without_a_file_says_that_there_is_none(void **state)
+{
+	(void)state;
+	daemon_start(&the_daemon, (const char *const []){ "--pool", "16M", NULL });
+	kill(the_daemon.pid, SIGHUP);
+	while (!daemon_said(&the_daemon, "there is no file of settings to read again: none was given with --config"))
+		sleep_ms(5);
+	assert_false(daemon_said(&the_daemon, "settings read again"));
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+}
+
+static void each_bad_option_of_a_command_line_is_named(void **state)
+{
+	const char *const options[] = { "--pool=64Q", "--clients=0", "--manager=maybe", NULL };
+
+	(void)state;
+	assert_int_equal(daemon_run(&the_daemon, options), 2);
+	assert_true(daemon_said(&the_daemon, "--pool: size \"64Q\""));
+	assert_true(daemon_said(&the_daemon, "--clients: 0 is out of range"));
+	assert_true(daemon_said(&the_daemon, "--manager: \"maybe\" is neither yes nor no"));
+	assert_int_equal(lines_said(), 3);
+}
+
 static void another_ones_place_is_left_alone(void **state)
 {
 	const char *const options[] = { "--pool", "16M", NULL };
 	struct daemon_case second = the_daemon;
 	struct stat st;
+	char said[64];
 	int fd;
 
 	(void)state;
@@ -313,11 +354,56 @@ static void another_ones_place_is_left_alone(void **state)
 	/* A daemon that lives; but not the socket that a killed one left. */
 	daemon_start(&the_daemon, options);
 	assert_int_equal(daemon_run(&second, options), 1);
-	assert_true(daemon_said(&the_daemon, "another omnikvd serves it"));
+	snprintf(said, sizeof(said), "another omnikvd serves it, process %d", the_daemon.pid);
+	assert_true(daemon_said(&the_daemon, said));
 	daemon_kill(&the_daemon);
 	assert_int_equal(access(the_daemon.socket, F_OK), 0);
 	daemon_start(&the_daemon, options);
 	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+}
+
+/* In a child: the lock of the socket, for so long. */
+static pid_t hold_lock(uint32_t ms)
+{
+	char path[160], text[16], byte = 0;
+	int said[2], fd, len;
+	pid_t pid;
+
+	assert_int_equal(pipe(said), 0);
+	pid = fork();
+	if (!pid) {
+		snprintf(path, sizeof(path), "%s.lock", the_daemon.socket);
+		fd = open(path, O_RDWR | O_CREAT, 0600);
+		len = snprintf(text, sizeof(text), "%d\n", getpid());
+		if (flock(fd, LOCK_EX) || write(fd, text, (size_t)len) != len || write(said[1], &byte, 1) != 1)
+			_exit(1);
+		sleep_ms(ms);
+		_exit(0);
+	}
+	assert_int_equal(read(said[0], &byte, 1), 1);
+	close(said[0]);
+	close(said[1]);
+	return pid;
+}
+
+/* A killed one has its lock until its memory is taken down. */
+static void a_daemon_that_is_about_to_be_gone_is_waited_for_and_another_is_named(void **state)
+{
+	const char *const options[] = { "--pool", "16M", NULL };
+	char said[64];
+	pid_t pid;
+
+	(void)state;
+	pid = hold_lock(1000);
+	daemon_start(&the_daemon, options);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+	pid = hold_lock(60000);
+	assert_int_equal(daemon_run(&the_daemon, options), 1);
+	snprintf(said, sizeof(said), "another omnikvd serves it, process %d; end that", pid);
+	assert_true(daemon_said(&the_daemon, said));
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
 static uint32_t names_in(const char *path)
@@ -429,7 +515,11 @@ int main(void)
 		TEST(only_a_file_of_moderate_size_is_read),
 		TEST(each_bad_option_is_named),
 		TEST(options_go_before_the_file),
+		TEST(every_changed_setting_that_needs_a_restart_is_named),
+		TEST(a_reload_without_a_file_says_that_there_is_none),
+		TEST(each_bad_option_of_a_command_line_is_named),
 		TEST(another_ones_place_is_left_alone),
+		TEST(a_daemon_that_is_about_to_be_gone_is_waited_for_and_another_is_named),
 		TEST(another_ones_file_is_no_pool),
 		TEST(events_where_the_network_is_forbidden_are_refused),
 		TEST(no_file_is_left_where_a_start_failed),

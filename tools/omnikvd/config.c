@@ -550,14 +550,18 @@ static bool is_same(struct okv_daemon_config *a, struct okv_daemon_config *b, co
 	return !memcmp(x, y, setting->kind == OKV_SETTING_BOOL ? sizeof(bool) : sizeof(uint64_t));
 }
 
-const char *okv_config_reload(struct okv_daemon_config *config, struct okv_daemon_config *fresh)
+uint32_t okv_config_reload(struct okv_daemon_config *config, struct okv_daemon_config *fresh, struct omnikv_error *fixed)
 {
-	const char *fixed = NULL;
-	size_t i;
+	const char *names[NR_SETTINGS];
+	uint32_t nr = 0, i;
+	size_t len = 0;
 
 	for (i = 0; i < NR_SETTINGS; i++)
-		if (!settings[i].is_live && !is_same(config, fresh, &settings[i]) && !fixed)
-			fixed = settings[i].name;
+		if (!settings[i].is_live && !is_same(config, fresh, &settings[i]))
+			names[nr++] = settings[i].name;
+	for (i = 0; i < nr && len < sizeof(fixed->text); i++)
+		len += (size_t)snprintf(fixed->text + len, sizeof(fixed->text) - len, "%s%s", !i ? "" : i + 1 == nr ? " and " : ", ",
+					names[i]);
 	config->reserve_bytes = fresh->reserve_bytes;
-	return fixed;
+	return nr;
 }

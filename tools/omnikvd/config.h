@@ -91,7 +91,7 @@ int okv_config_refuse(const struct okv_daemon_config *config, const char *name, 
  */
 int okv_config_read(struct okv_daemon_config *config, const char *path,
 		    void (*complain)(void *opaque, const char *line), void *opaque);
-/** What can change while the daemon runs takes over from @fresh; returns the name of a setting that cannot, or NULL. */
-const char *okv_config_reload(struct okv_daemon_config *config, struct okv_daemon_config *fresh);
+/** What can change while the daemon runs takes over from @fresh; returns how many others changed, and names them in @fixed. */
+uint32_t okv_config_reload(struct okv_daemon_config *config, struct okv_daemon_config *fresh, struct omnikv_error *fixed);
 
 #endif /* OKV_CONFIG_H */

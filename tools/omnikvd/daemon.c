@@ -25,10 +25,13 @@
 #include "error.h"
 #include "fd.h"
 #include "manager/manager.h"
+#include "process.h"
 #include "share.h"
 
 #define BACKLOG		1024
 #define GROUPS_MAX	1024
+#define LOCK_WAIT_MS	2000u
+#define LOCK_PAUSE_US	5000u
 
 /* Of one client: what it asks about the pool, what it holds, and what it waits for. And some for omnikv status and its like. */
 #define CONNS_OF_CLIENT	3u
@@ -153,12 +156,47 @@ static int check_dir(const char *path, struct omnikv_error *err)
 	return 0;
 }
 
+/* The lock's file says whose it is, for people. */
+static void sign_lock(int fd)
+{
+	char text[16];
+	int len = snprintf(text, sizeof(text), "%d\n", (int)getpid());
+
+	if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)len, 0) != len)
+		(void)ftruncate(fd, 0);
+}
+
+static pid_t read_lock(int fd)
+{
+	char text[16];
+	ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	return (pid_t)strtoul(text, NULL, 10);
+}
+
+static int refuse_lock(const struct okv_daemon *daemon, int fd, struct omnikv_error *err)
+{
+	const char *socket = daemon->config.socket;
+	pid_t pid = read_lock(fd);
+
+	if (!pid)
+		return okv_error_set(err, -EBUSY, "socket %.108s: another omnikvd serves it; end that, or give another socket", socket);
+	if (okv_process_is_leaving(pid))
+		return okv_error_set(err, -EBUSY, "socket %.108s: another omnikvd serves it, process %d, which has been ending for %u s; try "
+				     "again when it is gone", socket, (int)pid, LOCK_WAIT_MS / 1000);
+	return okv_error_set(err, -EBUSY, "socket %.108s: another omnikvd serves it, process %d; end that, or give another socket", socket,
+			     (int)pid);
+}
+
 /*
  * One daemon a socket: a lock file beside it, held while this process lives and removed by whoever holds it. One that was
- * removed between opening and locking it is nobody's any more, and the next one is looked for.
+ * removed between opening and locking it is nobody's any more, and the next one is looked for. A killed daemon is taken down
+ * before its lock is free.
  */
 static int lock_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 {
+	uint64_t until_ns = okv_monotonic_ns() + LOCK_WAIT_MS * 1000000ull;
 	const char *path = daemon->lock_path;
 	struct stat st, now;
 	int fd, ret;
@@ -172,13 +210,17 @@ static int lock_socket(struct okv_daemon *daemon, struct omnikv_error *err)
 			ret = okv_error_set(err, -EPERM, "%.180s belongs to user %u; remove it", path, st.st_uid);
 			break;
 		}
-		if (flock(fd, LOCK_EX | LOCK_NB)) {
-			ret = okv_error_set(err, -EBUSY, "socket %.180s: another omnikvd serves it", daemon->config.socket);
+		if (!flock(fd, LOCK_EX | LOCK_NB)) {
+			if (!stat(path, &now) && now.st_dev == st.st_dev && now.st_ino == st.st_ino) {
+				sign_lock(fd);
+				daemon->lock_fd = fd;
+				return 0;
+			}
+		} else if (okv_monotonic_ns() < until_ns) {
+			usleep(LOCK_PAUSE_US);
+		} else {
+			ret = refuse_lock(daemon, fd, err);
 			break;
-		}
-		if (!stat(path, &now) && now.st_dev == st.st_dev && now.st_ino == st.st_ino) {
-			daemon->lock_fd = fd;
-			return 0;
 		}
 		close(fd);
 	}

@@ -81,20 +81,23 @@ static int read_settings(const struct overrides *overrides, struct okv_daemon_co
 	const char *name, *arg, *help;
 	struct omnikv_error err = { "" };
 	char line[300];
+	bool is_bad = false;
 	uint32_t i;
 	int ret = okv_config_init(config);
 
 	if (!ret && config_path)
 		ret = okv_config_read(config, config_path, complain, NULL);
 	for (i = 0; !ret && okv_config_describe(i, &name, &arg, &help); i++) {
-		if (!overrides->values[i])
+		int bad = overrides->values[i] ? okv_config_set(config, name, overrides->values[i], &err) : 0;
+
+		if (!bad)
 			continue;
-		ret = okv_config_set(config, name, overrides->values[i], &err);
-		if (ret) {
-			snprintf(line, sizeof(line), "--%s", err.text);
-			complain(NULL, line);
-		}
+		snprintf(line, sizeof(line), "--%s", bad == -ENOMEM ? strerror(ENOMEM) : err.text);
+		complain(NULL, line);
+		is_bad = true;
 	}
+	if (is_bad)
+		ret = -EINVAL;
 	if (ret)
 		return ret;
 	ret = okv_config_check(config, &err);
@@ -214,9 +217,13 @@ static void on_fault(int number)
 static void reload(struct okv_daemon *daemon)
 {
 	struct okv_daemon_config fresh = { 0 };
-	const char *fixed;
+	struct omnikv_error fixed = { "" };
 	int ret;
 
+	if (!config_path) {
+		say(NULL, LOG_NOTICE, "there is no file of settings to read again: none was given with --config");
+		return;
+	}
 	okv_notify("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)okv_monotonic_ns() / 1000);
 	ret = read_settings(&overrides, &fresh);
 	/* A unit's socket is where it is, whatever the settings say. */
@@ -225,11 +232,10 @@ static void reload(struct okv_daemon *daemon)
 	if (ret) {
 		say(NULL, LOG_ERR, "the settings stay as they were");
 	} else {
-		fixed = okv_config_reload(&daemon->config, &fresh);
-		if (fixed) {
-			char line[160];
+		if (okv_config_reload(&daemon->config, &fresh, &fixed)) {
+			char line[sizeof(fixed.text) + 60];
 
-			snprintf(line, sizeof(line), "%s cannot change while the daemon runs; restart it", fixed);
+			snprintf(line, sizeof(line), "%s cannot change while the daemon runs; restart it", fixed.text);
 			say(NULL, LOG_WARNING, line);
 		}
 		say(NULL, LOG_INFO, "settings read again");
