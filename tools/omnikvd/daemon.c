@@ -103,7 +103,9 @@ static uint64_t raise_limit(void)
 	return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
 }
 
-int okv_daemon_find_places(struct okv_daemon *daemon, omnikv_notice_fn notice, struct omnikv_error *err)
+/* How many connections there can be: as many as the settings want, or fewer, and a line, where open files are limited. */
+static int find_places(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
+		       struct omnikv_error *err)
 {
 	uint64_t nr_wanted = daemon->config.clients_max * CONNS_OF_CLIENT + CONNS_SPARE, nr = nr_wanted;
 	uint64_t need = FDS_OWN + nr_wanted * FDS_OF_CONN, least = FDS_OWN + CONNS_OF_CLIENT * FDS_OF_CONN;
@@ -120,7 +122,8 @@ int okv_daemon_find_places(struct okv_daemon *daemon, omnikv_notice_fn notice, s
 			      "(ulimit -n, or LimitNOFILE= of the unit), or set fewer clients", (unsigned long long)limit,
 			      (unsigned long long)nr / CONNS_OF_CLIENT, (unsigned long long)daemon->config.clients_max,
 			      (unsigned long long)need);
-		notice(daemon, line.text);
+		if (log)
+			log(daemon, LOG_NOTICE, line.text);
 	}
 	daemon->nr_conns = (uint32_t)nr;
 	if (nr < nr_wanted)
@@ -419,15 +422,17 @@ static const struct okv_service errands_service = { .stop = end_errands };
 int okv_daemon_listen(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
 		      struct omnikv_error *err)
 {
-	const struct okv_server_config config = {
-		.peers_max = daemon->nr_conns, .full = daemon->full.text, .path = daemon->config.socket,
-		.may_enter = may_enter, .log = log, .opaque = daemon,
+	struct okv_server_config config = {
+		.full = daemon->full.text, .path = daemon->config.socket, .may_enter = may_enter, .log = log, .opaque = daemon,
 	};
 	int ret;
 
-	ret = open_socket(daemon, err);
+	ret = find_places(daemon, log, err);
+	if (!ret)
+		ret = open_socket(daemon, err);
 	if (ret)
 		return ret;
+	config.peers_max = daemon->nr_conns;
 	ret = okv_server_create(&config, &daemon->server);
 	if (ret)
 		return okv_error_set(err, ret, "no memory for the server");

@@ -55,14 +55,12 @@ struct okv_daemon {
 
 /** daemon.c: each with its reason in @err. */
 int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err);
-/** How many connections there can be: as many as the settings want, or fewer, and a notice, where open files are limited. */
-int okv_daemon_find_places(struct okv_daemon *daemon, omnikv_notice_fn notice, struct omnikv_error *err);
 /**
  * May a socket be made at @path? Nothing stands there, or a socket of this user's that nobody listens at, which may be replaced;
  * @is_locked: the place's lock is held, so nobody does.
  */
 int okv_daemon_check_place(const char *path, bool is_locked, struct omnikv_error *err);
-/** Has the socket, and a server that tells who asks how far the start is. */
+/** Has the socket, as many connections as open files allow, and a server that tells who asks how far the start is. */
 int okv_daemon_listen(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
 		      struct omnikv_error *err);
 /** @kept_fd: memory of an earlier life, or -1; stays the caller's. */

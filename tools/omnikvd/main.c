@@ -436,8 +436,6 @@ static int serve(struct omnikv_error *err)
 	if (!ret)
 		ret = okv_daemon_find_group(daemon, err);
 	if (!ret)
-		ret = okv_daemon_find_places(daemon, notice, err);
-	if (!ret)
 		ret = okv_daemon_listen(daemon, say, err);
 	if (!ret)
 		ret = open_pool(daemon, err);
