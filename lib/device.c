@@ -8,7 +8,6 @@
  */
 #include "device.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,14 +120,21 @@ err_free:
 	return ret;
 }
 
-void omnikv_device_close(struct omnikv_device *dev)
+int omnikv_device_close(struct omnikv_device *dev)
 {
+	bool has_rings;
+
 	if (!dev)
-		return;
-	assert(!dev->rings);
+		return 0;
+	pthread_mutex_lock(&dev->lock);
+	has_rings = dev->rings != NULL;
+	pthread_mutex_unlock(&dev->lock);
+	if (has_rings)
+		return -EBUSY;
 	dev->ops->close(dev);
 	pthread_mutex_destroy(&dev->lock);
 	free(dev);
+	return 0;
 }
 
 int omnikv_device_info(struct omnikv_device *dev, struct omnikv_device_info *out)

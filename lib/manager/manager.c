@@ -835,8 +835,10 @@ int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
 	ret = okv_match_locked(space, keys, nr_keys, tail, &match->pin, &hit, &match->tail_tokens);
-	if (!ret)
+	if (!ret) {
 		okv_space_get_locked(space);
+		space->manager->nr_matches++;
+	}
 	okv_tier_settle(&visit, &promoted, ret ? 0 : hit.nr_blocks);
 	okv_import_end(&imported);
 	okv_visit_leave(&visit);
@@ -878,6 +880,7 @@ void omnikv_match_put(struct omnikv_match *match)
 	okv_visit_init(&visit, match->space->manager);
 	okv_visit_enter(&visit);
 	okv_pin_drop(&match->pin);
+	match->space->manager->nr_matches--;
 	okv_space_put_locked(match->space);
 	okv_visit_leave(&visit);
 	free(match);
@@ -1307,14 +1310,28 @@ int omnikv_manager_create(struct omnikv_client *client, const struct omnikv_mana
 	return ret;
 }
 
-void omnikv_manager_destroy(struct omnikv_manager *manager)
+/* Sequences and matches refer to what would end. */
+static bool okv_manager_is_used(struct omnikv_manager *manager)
+{
+	struct okv_visit visit;
+	bool is_used;
+
+	okv_visit_init(&visit, manager);
+	okv_visit_enter(&visit);
+	is_used = manager->seqs.next != &manager->seqs || manager->nr_matches;
+	okv_visit_leave(&visit);
+	return is_used;
+}
+
+int omnikv_manager_destroy(struct omnikv_manager *manager)
 {
 	struct okv_private_slab *slab;
 	struct okv_shelf *shelf;
 
 	if (!manager)
-		return;
-	assert(manager->seqs.next == &manager->seqs);
+		return 0;
+	if (okv_manager_is_used(manager))
+		return -EBUSY;
 	okv_retain_fini(manager);
 	if (okv_is_attached(manager))
 		okv_imports_end(manager);
@@ -1343,6 +1360,7 @@ void omnikv_manager_destroy(struct omnikv_manager *manager)
 	atomic_store(&manager->client->is_managed, false);
 	okv_imports_destroy(manager);
 	okv_manager_free(manager);
+	return 0;
 }
 
 struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager)

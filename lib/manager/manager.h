@@ -168,6 +168,7 @@ struct omnikv_manager {
 	uint64_t		nr_free_privates;
 	struct okv_seq_link	seqs;
 	uint64_t		nr_seqs_ever;
+	uint64_t		nr_matches;	/* that are open */
 	uint64_t		private_granules;
 	uint64_t		peak_granules;
 	uint64_t		nr_placed;	/* blocks ever allocated */

@@ -99,7 +99,7 @@ static void the_managers_client_is_a_fixed_file_while_it_manages(void **state)
 	if (omnikv_manager_create(client, &config, &manager, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(fixed_devices(), 1);
-	omnikv_manager_destroy(manager);
+	assert_int_equal(omnikv_manager_destroy(manager), 0);
 	assert_int_equal(fixed_devices(), 0);
 	omnikv_client_close(client);
 	omnikv_spill_close(spill);

@@ -90,7 +90,7 @@ static void one_engine_and_a_look_at_it_fit_into_one_client(void **state)
 		fail_msg("%s", err.text);
 	assert_int_equal(okv_conn_open(the_daemon.socket, NULL, &look, &err), 0);
 	okv_conn_close(look);
-	omnikv_manager_destroy(manager);
+	assert_int_equal(omnikv_manager_destroy(manager), 0);
 }
 
 static void one_more_is_told_that_all_are_taken_and_what_to_raise(void **state)
@@ -132,7 +132,7 @@ static void one_more_is_told_that_all_are_taken_and_what_to_raise(void **state)
 	}
 	assert_int_equal(omnikv_manager_attach(the_daemon.socket, NULL, &manager, &err), 0);
 	assert_int_equal(times_said("accepted again"), times_said("a client is refused"));
-	omnikv_manager_destroy(manager);
+	assert_int_equal(omnikv_manager_destroy(manager), 0);
 }
 
 /* The other is forked before, so that it has none of the connections. */

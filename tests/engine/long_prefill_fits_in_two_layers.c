@@ -70,9 +70,9 @@ static void bench_close(struct bench *b)
 	assert_int_equal(omnikv_hbm_destroy(b->hbm), 0);
 	omnikv_ring_exit(b->ring);
 	omnikv_stream_destroy(b->stream);
-	omnikv_device_close(b->dev);
+	assert_int_equal(omnikv_device_close(b->dev), 0);
 	omnikv_space_close(b->space);
-	omnikv_manager_destroy(b->manager);
+	assert_int_equal(omnikv_manager_destroy(b->manager), 0);
 	omnikv_client_close(b->client);
 	omnikv_pool_close(b->pool);
 }

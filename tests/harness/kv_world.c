@@ -149,7 +149,7 @@ void kv_world_open_pool(struct kv_world *world, enum kv_shape shape, uint32_t bl
 void kv_world_leave(struct kv_world *world)
 {
 	omnikv_space_close(world->space);
-	omnikv_manager_destroy(world->manager);
+	KV_MUST(!omnikv_manager_destroy(world->manager));
 	omnikv_client_close(world->client);
 	omnikv_pool_close(world->pool);
 }
@@ -188,7 +188,7 @@ static int connect_world(struct kv_world *world, const char *socket, const struc
 	world->pool = omnikv_client_pool(omnikv_manager_client(world->manager));
 	ret = omnikv_space_open(world->manager, &world->ns, &world->plan, &world->space, err);
 	if (ret)
-		omnikv_manager_destroy(world->manager);
+		KV_MUST(!omnikv_manager_destroy(world->manager));
 	return ret;
 }
 
@@ -224,7 +224,7 @@ void kv_world_detach(struct kv_world *world)
 	assert_true(stats.nr_blocks == 0 || stats.blocks_queued);
 	assert_int_equal(stats.extents_lost, 0);
 	omnikv_space_close(world->space);
-	omnikv_manager_destroy(world->manager);
+	KV_MUST(!omnikv_manager_destroy(world->manager));
 	if (world->client)
 		omnikv_client_close(world->client);
 }
@@ -241,7 +241,7 @@ void kv_world_close(struct kv_world *world)
 	assert_int_equal(omnikv_manager_reset(world->manager), stats.nr_blocks);
 	kv_world_check(world);
 	omnikv_space_close(world->space);
-	omnikv_manager_destroy(world->manager);
+	KV_MUST(!omnikv_manager_destroy(world->manager));
 	assert_int_equal(omnikv_pool_info(world->pool, &info), 0);
 	assert_int_equal(info.free_bytes, info.usable_bytes);
 	omnikv_client_close(world->client);

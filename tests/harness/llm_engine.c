@@ -60,10 +60,10 @@ void llm_engine_close(struct llm_engine *e)
 	assert_int_equal(omnikv_hbm_destroy(e->hbm), 0);
 	omnikv_ring_exit(e->ring);
 	omnikv_stream_destroy(e->stream);
-	omnikv_device_close(e->dev);
+	assert_int_equal(omnikv_device_close(e->dev), 0);
 	assert_int_equal(omnikv_manager_check(e->manager, &err), 0);
 	omnikv_space_close(e->space);
-	omnikv_manager_destroy(e->manager);
+	assert_int_equal(omnikv_manager_destroy(e->manager), 0);
 	assert_int_equal(omnikv_pool_info(e->pool, &info), 0);
 	assert_int_equal(info.free_bytes, e->free_bytes);
 	omnikv_client_close(e->client);

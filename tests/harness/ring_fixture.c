@@ -127,7 +127,7 @@ void fixture_close(struct ring_fixture *f)
 {
 	omnikv_ring_exit(f->ring);
 	omnikv_stream_destroy(f->stream);
-	omnikv_device_close(f->dev);
+	assert_int_equal(omnikv_device_close(f->dev), 0);
 	if (f->is_cuda) {
 		static const char *const held[] = { "registrations", "host", "device", "streams", "contexts" };
 		size_t i;

@@ -119,7 +119,7 @@ static void attach(struct ranks *ranks)
 static void detach(struct ranks *ranks)
 {
 	omnikv_space_close(ranks->space);
-	omnikv_manager_destroy(ranks->manager);
+	KV_MUST(!omnikv_manager_destroy(ranks->manager));
 }
 
 static uint64_t bytes_in(const struct ranks *ranks, uint32_t states)
@@ -575,7 +575,7 @@ static void press(volatile bool *is_over)
 		omnikv_seq_close(seq);
 	}
 	omnikv_space_close(ranks.space);
-	omnikv_manager_destroy(ranks.manager);
+	KV_MUST(!omnikv_manager_destroy(ranks.manager));
 	_exit(0);
 }
 

@@ -202,7 +202,7 @@ static int64_t call_attach(struct case_of *c)
 	int ret = omnikv_manager_attach(c->daemon.socket, &config, &manager, &err);
 
 	if (!ret)
-		omnikv_manager_destroy(manager);
+		KV_MUST(!omnikv_manager_destroy(manager));
 	return ret;
 }
 
@@ -268,7 +268,7 @@ static void each_call_ends_by_its_deadline(void **state)
 		begun = now_ms();
 		omnikv_seq_close(c.seq);
 		omnikv_space_close(c.world.space);
-		omnikv_manager_destroy(c.world.manager);
+		KV_MUST(!omnikv_manager_destroy(c.world.manager));
 		ms = now_ms() - begun;
 		if (ms > DEADLINE_MS + SLACK_MS)
 			fail_msg("the end after %s took %llu ms", calls[i].name, (unsigned long long)ms);
@@ -320,7 +320,7 @@ static void many_threads_wait_no_longer_than_one(void **state)
 	kill(shared.daemon.pid, SIGCONT);
 	omnikv_seq_close(shared.seq);
 	omnikv_space_close(shared.world.space);
-	omnikv_manager_destroy(shared.world.manager);
+	KV_MUST(!omnikv_manager_destroy(shared.world.manager));
 	end(&shared);
 }
 

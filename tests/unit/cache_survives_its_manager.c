@@ -661,7 +661,7 @@ static void an_index_that_cannot_grow_lets_blocks_go(void **state)
 	pool_begin("1M");
 	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
 	omnikv_space_close(world.space);
-	omnikv_manager_destroy(world.manager);
+	KV_MUST(!omnikv_manager_destroy(world.manager));
 	while (nr < 1024 && omnikv_extent_alloc(world.client, 1, 1, NULL, 0, &extents[nr]) == 0)
 		nr++;
 	assert_int_equal(nr, 256);

@@ -320,7 +320,7 @@ static void device_memory_is_counted(void **state)
 out_b:
 	assert_int_equal(omnikv_hbm_destroy(b), 0);
 	assert_int_equal(omnikv_hbm_destroy(NULL), 0);
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 }
 
 static void wrong_devices_are_named(void **state)
@@ -362,8 +362,8 @@ static void wrong_devices_are_named(void **state)
 	assert_int_equal(shorter.hbm_bytes, UINT64_C(16) << 30);
 	assert_int_equal(shorter.hbm_used_bytes, 77);
 	assert_int_equal(omnikv_device_info(dev, &none), -EINVAL);
-	omnikv_device_close(dev);
-	omnikv_device_close(NULL);
+	assert_int_equal(omnikv_device_close(dev), 0);
+	assert_int_equal(omnikv_device_close(NULL), 0);
 }
 
 struct firing {
@@ -423,7 +423,7 @@ static void host_streams_wait_for_other_threads(void **state)
 	assert_int_equal(omnikv_stream_record(f.stream, foreign), -EINVAL);
 	omnikv_event_destroy(foreign);
 	omnikv_event_destroy(NULL);
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 	fixture_close(&f);
 }
 

@@ -62,7 +62,7 @@ static void one_path(const char *path, const char *lacks, bool has_crc)
 	if (lacks) {
 		omnikv_ring_exit(f.ring);
 		omnikv_stream_destroy(f.stream);
-		omnikv_device_close(f.dev);
+		assert_int_equal(omnikv_device_close(f.dev), 0);
 		fixture_cuda_set(lacks, 0);
 		assert_int_equal(omnikv_device_open("cuda", NULL, &f.dev, NULL), 0);
 		assert_int_equal(omnikv_stream_create(f.dev, &f.stream), 0);

@@ -58,7 +58,7 @@ static long opening_copies(void)
 	fixture_cuda_set("kernels", 0);
 	assert_int_equal(omnikv_device_open("cuda", NULL, &dev, NULL), 0);
 	copies = fixture_cuda_get("copies");
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 	return copies;
 }
 
@@ -138,7 +138,7 @@ static void a_measurement_that_failed_is_not_kept(void **state)
 		fixture_cuda_set("fail_copy", nths[i]);
 		assert_int_equal(omnikv_device_open("cuda", NULL, &dev, NULL), 0);
 		assert_true(fixture_cuda_get("copies") > nths[i]);
-		omnikv_device_close(dev);
+		assert_int_equal(omnikv_device_close(dev), 0);
 		/* Measured again, and then believed. */
 		assert_true(opening_copies() > 0);
 		assert_int_equal(opening_copies(), 0);

@@ -30,9 +30,9 @@ static void check_reason(const char *why, int ret, const char *const *words)
 	}
 	/* The host and the simulated device need none of it. */
 	assert_int_equal(omnikv_device_open("host", NULL, &dev, NULL), 0);
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 	assert_int_equal(omnikv_device_open("sim", NULL, &dev, NULL), 0);
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 }
 
 #define REASON(why, ret, ...) check_reason(why, ret, (const char *const[]) { __VA_ARGS__, NULL })
@@ -127,7 +127,7 @@ static void gpus_are_listed_and_opened_by_number(void **state)
 	assert_int_equal(info.hbm_bytes, UINT64_C(1) << 30);
 	assert_true(info.features & OMNIKV_DEVICE_HAS_DMABUF);
 	assert_true(info.features & OMNIKV_DEVICE_HAS_BATCH);
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 
 	/* A GPU that cannot do what is needed says what. */
 	fixture_cuda_set("no_stream_ops", 1);
@@ -141,14 +141,14 @@ static void gpus_are_listed_and_opened_by_number(void **state)
 	assert_int_equal(omnikv_device_open("cuda", NULL, &dev, &err), 0);
 	assert_int_equal(omnikv_device_info(dev, &info), 0);
 	assert_false(info.features & (OMNIKV_DEVICE_HAS_BATCH | OMNIKV_DEVICE_HAS_KERNELS));
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 	/* 12.2 has no batches, and all else. */
 	fixture_device("cuda");
 	fixture_cuda_set("version", 12020);
 	assert_int_equal(omnikv_device_open("cuda", NULL, &dev, &err), 0);
 	assert_int_equal(omnikv_device_info(dev, &info), 0);
 	assert_false(info.features & OMNIKV_DEVICE_HAS_BATCH);
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 	assert_int_equal(fixture_cuda_get("contexts"), 0);
 	assert_int_equal(fixture_cuda_get("host"), 0);
 	assert_int_equal(fixture_cuda_get("device"), 0);

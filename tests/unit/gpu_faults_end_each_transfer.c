@@ -179,7 +179,7 @@ static void a_lost_context_fails_everything_and_a_new_device_works(void **state)
 	assert_int_equal(omnikv_extent_release(f.client, exts, NR_PIECES), 0);
 	omnikv_ring_exit(f.ring);
 	omnikv_stream_destroy(f.stream);
-	omnikv_device_close(f.dev);
+	assert_int_equal(omnikv_device_close(f.dev), 0);
 
 	/* The pool has lost nothing. */
 	assert_int_equal(omnikv_device_open("cuda", NULL, &f.dev, NULL), 0);

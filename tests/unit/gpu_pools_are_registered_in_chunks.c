@@ -203,7 +203,7 @@ static void devices_share_the_registration_of_a_pool(void **state)
 	assert_int_equal(fixture_cuda_get("registered"), all);
 	omnikv_ring_exit(second);
 	assert_int_equal(fixture_cuda_get("registered"), 0);
-	omnikv_device_close(other);
+	assert_int_equal(omnikv_device_close(other), 0);
 	assert_int_equal(omnikv_ring_init(f.client, f.dev, NULL, &f.ring, NULL), 0);
 	assert_true(settled(&f, all));
 	assert_int_equal(fixture_cuda_get("registered"), all);
@@ -248,7 +248,7 @@ static void failing_allocations_of_the_driver_leave_nothing(void **state)
 	fixture_cuda_set("fail_alloc", 0);
 	assert_int_equal(omnikv_event_create(dev, &event), 0);
 	omnikv_event_destroy(event);
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 	fixture_close(&f);
 }
 

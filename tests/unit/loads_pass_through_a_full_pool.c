@@ -232,7 +232,7 @@ static void full_pool_serves_layer_by_layer(void **state)
 	}
 	omnikv_hbm_destroy(hbm);
 	omnikv_ring_exit(ring);
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 	close_full(&full);
 }
 
@@ -338,14 +338,14 @@ static void reserve_is_refused_where_it_is_the_pool(void **state)
 	config.spill = &full.spill;
 	kv_world_open(&world, KV_SHAPE_FULL, T, 4);
 	omnikv_space_close(world.space);
-	omnikv_manager_destroy(world.manager);
+	KV_MUST(!omnikv_manager_destroy(world.manager));
 	config.staging_bytes = omnikv_plan_block_bytes(&world.plan) * 64;
 	assert_int_equal(omnikv_manager_create(world.client, &config, &manager, &err), -EINVAL);
 	assert_non_null(strstr(err.text, "staging_bytes"));
 	config.staging_bytes = OMNIKV_STAGING_NONE;
 	assert_int_equal(omnikv_manager_create(world.client, &config, &manager, &err), 0);
 	assert_int_equal(manager->staging_granules, 0);
-	omnikv_manager_destroy(manager);
+	KV_MUST(!omnikv_manager_destroy(manager));
 	omnikv_client_close(world.client);
 	omnikv_pool_close(world.pool);
 	close_full(&full);

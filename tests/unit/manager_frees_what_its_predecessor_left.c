@@ -75,7 +75,7 @@ static void leftovers_are_free_again(void **state)
 	assert_int_equal(info.free_bytes, info.usable_bytes);
 	assert_int_equal(omnikv_extent_list(client, 1u << OMNIKV_EXTENT_SEALED, &from, exts, 512), 0);
 	assert_true(from == UINT64_MAX);
-	omnikv_manager_destroy(manager);
+	assert_int_equal(omnikv_manager_destroy(manager), 0);
 	omnikv_client_close(client);
 	omnikv_pool_close(pool);
 	unlink(path);
@@ -102,11 +102,11 @@ static void a_second_manager_is_refused(void **state)
 	assert_int_equal(omnikv_pool_info(pool, &info), 0);
 	assert_int_equal(info.nr_extents[OMNIKV_EXTENT_SEALED], 1);
 	/* One after the other is as it was. */
-	omnikv_manager_destroy(manager);
+	assert_int_equal(omnikv_manager_destroy(manager), 0);
 	assert_int_equal(omnikv_manager_create(client, NULL, &second, NULL), 0);
 	assert_int_equal(omnikv_pool_info(pool, &info), 0);
 	assert_int_equal(info.nr_extents[OMNIKV_EXTENT_SEALED], 0);
-	omnikv_manager_destroy(second);
+	assert_int_equal(omnikv_manager_destroy(second), 0);
 	omnikv_client_close(client);
 	omnikv_pool_close(pool);
 }

@@ -63,7 +63,7 @@ static void give_up_with(int byte)
 	assert_int_equal(omnikv_manager_check(world.manager, &err), -EUCLEAN);
 	assert_non_null(strstr(err.text, "overwritten"));
 	omnikv_space_close(world.space);
-	omnikv_manager_destroy(world.manager);
+	KV_MUST(!omnikv_manager_destroy(world.manager));
 	omnikv_client_close(world.client);
 	omnikv_pool_close(world.pool);
 	kv_story_free(&story);

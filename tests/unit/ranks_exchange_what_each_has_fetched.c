@@ -65,7 +65,7 @@ static void ranks_close(struct ranks *r)
 		omnikv_event_destroy(r->signals[i]);
 		omnikv_ring_exit(r->rings[i]);
 		assert_int_equal(omnikv_hbm_destroy(r->hbms[i]), 0);
-		omnikv_device_close(r->devs[i]);
+		assert_int_equal(omnikv_device_close(r->devs[i]), 0);
 	}
 	if (r->is_cuda) {
 		assert_int_equal(fixture_cuda_get("contexts"), 0);
@@ -400,7 +400,7 @@ static void what_can_never_be_right_is_refused(void **state)
 	assert_int_equal(omnikv_device_open("host", NULL, &host, NULL), 0);
 	two[1] = host;
 	assert_int_equal(omnikv_exchange_create(two, 2, &other), -EOPNOTSUPP);
-	omnikv_device_close(host);
+	assert_int_equal(omnikv_device_close(host), 0);
 	ranks_close(&r);
 }
 

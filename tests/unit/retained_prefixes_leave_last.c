@@ -680,7 +680,7 @@ static void pins_can_have_a_half_of_the_pool_at_most(void **state)
 		assert_int_equal(omnikv_manager_create(client, &config, &manager, &err), 0);
 		assert_int_equal(omnikv_manager_stats(manager, &stats), 0);
 		assert_int_equal(stats.pin_limit_bytes, given[i]);
-		omnikv_manager_destroy(manager);
+		KV_MUST(!omnikv_manager_destroy(manager));
 	}
 	omnikv_client_close(client);
 	omnikv_pool_close(pool);

@@ -423,7 +423,7 @@ static void wrong_requests_are_refused_one_by_one(void **state)
 
 	assert_int_equal(omnikv_hbm_destroy(foreign), 0);
 	omnikv_event_destroy(foreign_event);
-	omnikv_device_close(other);
+	assert_int_equal(omnikv_device_close(other), 0);
 	assert_int_equal(omnikv_hbm_destroy(hbm), 0);
 	fixture_close(&f);
 }
@@ -459,7 +459,7 @@ static void impossible_rings_are_refused(void **state)
 	assert_ptr_equal(omnikv_ring_device(ring), dev);
 	assert_null(omnikv_ring_client(ring));
 	omnikv_ring_exit(ring);
-	omnikv_device_close(dev);
+	assert_int_equal(omnikv_device_close(dev), 0);
 }
 
 int main(void)

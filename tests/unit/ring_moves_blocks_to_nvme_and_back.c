@@ -468,7 +468,7 @@ static void ring_ends_while_the_disk_does_not_answer(void **state)
 	assert_int_equal(omnikv_extent_seal(n.f.client, n.to, 1), -EBUSY);
 	set_stuck(&n, false);
 	omnikv_stream_destroy(n.f.stream);
-	omnikv_device_close(n.f.dev);
+	assert_int_equal(omnikv_device_close(n.f.dev), 0);
 	omnikv_client_close(n.f.client);
 	omnikv_pool_close(n.f.pool);
 	okv_store_close(n.spill.store);

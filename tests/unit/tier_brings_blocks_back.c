@@ -447,7 +447,7 @@ static void store_of_an_older_epoch_is_not_taken_read_only(void **state)
 	kv_world_open_pool(&tiers.world, KV_SHAPE_HYBRID, T, spec);
 	assert_int_equal(omnikv_manager_raise_epoch(tiers.world.manager), 1);
 	omnikv_space_close(tiers.world.space);
-	omnikv_manager_destroy(tiers.world.manager);
+	KV_MUST(!omnikv_manager_destroy(tiers.world.manager));
 	config.is_read_only = true;
 	tiers.spill = (struct omnikv_spill){ .disk = &tiers.sim.disk, .is_simulated = true };
 	assert_int_equal(spill_sim_open(&tiers.sim, &config, &tiers.spill.store), 0);

@@ -132,8 +132,8 @@ OMNIKV_API const char *omnikv_device_code(void);
  */
 OMNIKV_API int omnikv_device_open(const char *name, const struct omnikv_device_config *config,
 				  struct omnikv_device **dev, struct omnikv_error *err);
-/** All rings, streams and memory of the device must be gone. */
-OMNIKV_API void omnikv_device_close(struct omnikv_device *dev);
+/** All rings, streams and memory of the device must be gone. -EBUSY while it has rings: nothing is closed. */
+OMNIKV_API int omnikv_device_close(struct omnikv_device *dev);
 OMNIKV_API int omnikv_device_info(struct omnikv_device *dev, struct omnikv_device_info *info);
 
 /** Reserve and bind device memory; -ENOMEM over the capacity. omnikv allocates none after this. */

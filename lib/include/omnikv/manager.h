@@ -118,10 +118,14 @@ OMNIKV_API int omnikv_manager_attach(const char *socket, const struct omnikv_att
 				     struct omnikv_manager **manager, struct omnikv_error *err);
 
 /**
- * Sequences and matches must be closed. On a pool that lasts the cached blocks stay for the next manager
- * (omnikv_manager_reset() drops them first), on any other they are freed; an attached one lets go of them.
+ * omnikv_manager_destroy() - end a manager whose sequences and matches are closed
+ *
+ * On a pool that lasts the cached blocks stay for the next manager (omnikv_manager_reset() drops them first), on any other
+ * they are freed; an attached one lets go of them. Its spaces end with it.
+ *
+ * Return: 0, or -EBUSY (a sequence or a match is open): nothing has ended.
  */
-OMNIKV_API void omnikv_manager_destroy(struct omnikv_manager *manager);
+OMNIKV_API int omnikv_manager_destroy(struct omnikv_manager *manager);
 OMNIKV_API struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager);
 
 /**

@@ -121,7 +121,7 @@ struct omnikv_attach_config {
 };
 int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config *config, struct omnikv_manager **manager,
 			  struct omnikv_error *err);
-void omnikv_manager_destroy(struct omnikv_manager *manager);
+int omnikv_manager_destroy(struct omnikv_manager *manager);
 struct omnikv_client *omnikv_manager_client(const struct omnikv_manager *manager);
 int omnikv_space_open(struct omnikv_manager *manager, const struct omnikv_namespace *ns, const struct omnikv_plan *plan,
 		      struct omnikv_space **space, struct omnikv_error *notice);
@@ -183,7 +183,7 @@ struct omnikv_device;
 struct omnikv_hbm;
 struct omnikv_ring;
 int omnikv_device_open(const char *name, const void *config, struct omnikv_device **dev, struct omnikv_error *err);
-void omnikv_device_close(struct omnikv_device *dev);
+int omnikv_device_close(struct omnikv_device *dev);
 int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t bytes, struct omnikv_hbm **hbm);
 int omnikv_hbm_destroy(struct omnikv_hbm *hbm);
 uint64_t omnikv_hbm_bytes(const struct omnikv_hbm *hbm);
