@@ -25,6 +25,11 @@ static struct okv_hold *slot_of(const struct okv_holds *holds, uint32_t granule)
 	return &holds->slots[at];
 }
 
+static bool counts(const struct okv_hold *hold)
+{
+	return hold->nr_leases || hold->nr_binds || hold->nr_ios;
+}
+
 void okv_holds_fini(struct okv_holds *holds)
 {
 	free(holds->slots);
@@ -70,10 +75,10 @@ struct okv_hold *okv_holds_get(struct okv_holds *holds, uint32_t granule, uint32
 {
 	struct okv_hold *hold = slot_of(holds, granule);
 
-	if (!hold->generation) {
+	holds->nr += !hold->generation;
+	/* What counts nothing and has another generation says that an extent is the client's which was given up since. */
+	if (!hold->generation || (hold->generation != generation && !counts(hold)))
 		*hold = (struct okv_hold){ .granule = granule, .generation = generation };
-		holds->nr++;
-	}
 	return hold;
 }
 
@@ -91,7 +96,7 @@ void okv_holds_drop(struct okv_holds *holds, struct okv_hold *hold)
 {
 	uint32_t hole, at;
 
-	if (hold->nr_leases || hold->nr_binds || hold->nr_ios || hold->is_private)
+	if (counts(hold) || hold->is_private)
 		return;
 	holds->nr--;
 	hole = at = (uint32_t)(hold - holds->slots);

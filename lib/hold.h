@@ -3,7 +3,7 @@
  * What one client holds of each extent: leases, binds, transfers.
  *
  * An open-addressed table by first granule. A granule with a reference is not re-used, so it
- * names its extent for as long as an entry exists. The caller locks; only reserving allocates.
+ * names its extent for as long as an entry counts any. The caller locks; only reserving allocates.
  */
 #ifndef OKV_HOLD_H
 #define OKV_HOLD_H
@@ -43,7 +43,7 @@ void okv_holds_fini(struct okv_holds *holds);
 int okv_holds_reserve(struct okv_holds *holds, uint32_t nr);
 /** The entry of @granule, or NULL. Valid until the next get, drop or reserve. */
 struct okv_hold *okv_holds_find(const struct okv_holds *holds, uint32_t granule);
-/** The entry of @granule, new and empty where there was none; room must have been reserved. */
+/** The entry of @granule, new and empty where there was none, or none of @generation; room must have been reserved. */
 struct okv_hold *okv_holds_get(struct okv_holds *holds, uint32_t granule, uint32_t generation);
 /** Mark the entries of a list, where it has them, or take the marks away. */
 void okv_holds_mark(struct okv_holds *holds, const struct omnikv_extent *exts, uint32_t count, bool is_marked);

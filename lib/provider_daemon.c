@@ -827,6 +827,16 @@ static int free_away(struct daemon_client *client, const struct omnikv_extent *e
 	return ret;
 }
 
+/* Refused: what a request without a reply has taken from us is not ours any more. */
+static void forget_gone(struct daemon_client *client, const struct omnikv_extent *exts, uint32_t count)
+{
+	uint32_t i;
+
+	for (i = 0; i < count; i++)
+		if (!is_private_there(client, &exts[i]))
+			mark_private(client, &exts[i], 1, false);
+}
+
 static int daemon_free(struct omnikv_client *base, const struct omnikv_extent *exts, uint32_t count)
 {
 	struct daemon_client *client = daemon_client(base);
@@ -834,6 +844,8 @@ static int daemon_free(struct omnikv_client *base, const struct omnikv_extent *e
 
 	if (count > OKV_WIRE_EXTENTS_MAX)
 		return -E2BIG;
+	if (is_child(base->pool))
+		return -EPERM;
 	pthread_mutex_lock(&client->requests);
 	compare_locked(client);
 	ret = request_list(client, OKV_WIRE_FREE, exts, count);
@@ -841,6 +853,8 @@ static int daemon_free(struct omnikv_client *base, const struct omnikv_extent *e
 		mark_private(client, exts, count, false);
 	else if (is_away(ret))
 		ret = free_away(client, exts, count, ret);
+	else
+		forget_gone(client, exts, count);
 	pthread_mutex_unlock(&client->requests);
 	return ret;
 }

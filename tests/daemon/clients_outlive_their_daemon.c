@@ -214,6 +214,85 @@ static void what_was_to_be_sealed_is_not_used_again(void **state)
 	omnikv_pool_close(pool);
 }
 
+/*
+ * A client of this pool of which a block was sealed by a request that got no reply; the pool's manager gives it up.
+ * @is_told: the client has asked for that as well, and was refused
+ */
+static struct omnikv_client *client_whose_block_went_unheard(struct omnikv_pool *pool, struct omnikv_client *boss,
+							     bool is_told, struct omnikv_extent *gone)
+{
+	struct omnikv_client *engine;
+	int i;
+
+	assert_int_equal(omnikv_client_open(pool, 0, &engine), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, gone), 0);
+	kill(the_daemon.pid, SIGSTOP);
+	assert_int_equal(omnikv_extent_seal(engine, gone, 1), -ETIME);
+	kill(the_daemon.pid, SIGCONT);
+	for (i = 0; i < 500 && granules_in(pool, OMNIKV_EXTENT_SEALED) != 1; i++)
+		sleep_ms(10);
+	until_there(pool, engine);
+	if (is_told)
+		assert_int_equal(omnikv_extent_free(engine, gone, 1), -EPERM);
+	assert_int_equal(omnikv_extent_free(boss, gone, 1), 0);
+	return engine;
+}
+
+/* The memory at @gone's place, anew; what lies before it is taken and stays so. */
+static void take_place(struct omnikv_client *client, const struct omnikv_extent *gone, struct omnikv_extent *ext)
+{
+	do
+		assert_int_equal(omnikv_extent_alloc(client, 1, 1, NULL, 0, ext), 0);
+	while (ext->granule != gone->granule);
+	assert_int_not_equal(ext->generation, gone->generation);
+}
+
+/* It is in use. What an old request may have left there is given back, and it is none of that. */
+static void memory_of_a_block_that_went_unheard_is_not_given_up_anew(void **state)
+{
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+	struct omnikv_pool *pool = open_pool();
+	struct omnikv_client *boss, *engine;
+	struct omnikv_extent gone, live, ext;
+
+	(void)state;
+	assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &boss), 0);
+	engine = client_whose_block_went_unheard(pool, boss, true, &gone);
+	take_place(engine, &gone, &live);
+	daemon_kill(&the_daemon);
+	daemon_start(&the_daemon, options);
+	until_there(pool, engine);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &ext), 0);
+	assert_int_equal(omnikv_extent_query(engine, &live, &info), 0);
+	assert_int_equal(info.state, OMNIKV_EXTENT_PRIVATE);
+	assert_true(info.is_mine);
+	omnikv_client_close(engine);
+	omnikv_client_close(boss);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
+	omnikv_pool_close(pool);
+}
+
+static void a_lease_on_memory_of_a_block_that_went_unheard_ends(void **state)
+{
+	struct omnikv_pool *pool = open_pool();
+	struct omnikv_client *boss, *engine;
+	struct omnikv_extent gone, theirs;
+
+	(void)state;
+	assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &boss), 0);
+	engine = client_whose_block_went_unheard(pool, boss, false, &gone);
+	take_place(boss, &gone, &theirs);
+	assert_int_equal(omnikv_extent_seal(boss, &theirs, 1), 0);
+	assert_int_equal(omnikv_extent_lease(engine, &theirs, 1), 0);
+	assert_int_equal(omnikv_extent_release(engine, &theirs, 1), 0);
+	assert_int_equal(omnikv_extent_free(boss, &theirs, 1), 0);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_QUARANTINED), 0);
+	omnikv_client_close(engine);
+	omnikv_client_close(boss);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
+	omnikv_pool_close(pool);
+}
+
 /* A process with a client: leases @ext, allocates, says so, and waits to be killed. */
 static pid_t start_client(const struct omnikv_extent *ext, uint32_t nr_granules)
 {
@@ -318,6 +397,8 @@ int main(void)
 		TEST(allocation_lives_on_the_reserve_while_the_daemon_is_away),
 		TEST(a_daemon_that_hangs_holds_nobody_up),
 		TEST(what_was_to_be_sealed_is_not_used_again),
+		TEST(memory_of_a_block_that_went_unheard_is_not_given_up_anew),
+		TEST(a_lease_on_memory_of_a_block_that_went_unheard_ends),
 		TEST(what_idle_clients_hold_is_not_used_again),
 		TEST(a_daemon_with_another_pool_is_none),
 	};
