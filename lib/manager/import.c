@@ -459,6 +459,24 @@ static bool import_is_over(const struct okv_importing *imp)
 	return imp->imported->epoch != imp->space->manager->imports->epoch;
 }
 
+/* Is it an answer to what was asked, from block @first on, with extents as this namespace has? Who answered may be anybody. */
+static bool found_fits(const struct okv_importing *imp, uint64_t first)
+{
+	const struct omnikv_plan *plan = &imp->space->plan->plan;
+	const struct okv_found *found = &imp->found;
+	const struct omnikv_extent *extent = found->extents;
+
+	if (found->nr_hit > imp->nr_keys + (imp->tail != NULL) || (found->nr && found->nr + first > found->nr_hit) ||
+	    (found->tail_tokens != 0) != (found->nr_hit > imp->nr_keys) || found->tail_tokens >= plan->block_tokens)
+		return false;
+	for (uint32_t i = 0; i < found->nr; i++)
+		for (uint32_t g = 0; g < plan->layout.nr_groups; g++, extent++)
+			if (extent->nr_granules != plan->groups[g].nr_granules &&
+			    (extent->nr_granules || !(imp->space->needed_state >> g & 1)))
+				return false;
+	return true;
+}
+
 /* Inside a visit: put what was found behind the path. Leases go to the entries, or back. false: it ends here. */
 static bool import_insert(struct okv_importing *imp)
 {
@@ -466,7 +484,7 @@ static bool import_insert(struct okv_importing *imp)
 	struct okv_shelf *shelf = imp->space->shelf;
 	const struct okv_found *found = &imp->found;
 	uint32_t nr_groups = shelf->nr_groups, i;
-	bool is_over = import_is_over(imp);
+	bool is_over = import_is_over(imp) || !found_fits(imp, imp->nr_blocks);
 
 	for (i = 0; i < found->nr && !imp->has_tail && !is_over; i++) {
 		uint64_t position = imp->nr_blocks;
@@ -548,7 +566,7 @@ static void import_from(struct okv_importing *imp, struct okv_authority *auth, v
 		return;
 	if (auth->ops->find(auth, remote, imp->keys, imp->nr_keys, imp->tail, imp->found.nr_hit - 1, imp->flags,
 			    &imp->found) ||
-	    imp->found.nr != 1) {
+	    imp->found.nr != 1 || !imp->found.nr_hit || !found_fits(imp, imp->found.nr_hit - 1)) {
 		okv_visit_enter(&visit);
 		release(imp->space->manager, imp->found.extents, imp->found.nr * imp->space->shelf->nr_groups);
 		okv_visit_leave(&visit);

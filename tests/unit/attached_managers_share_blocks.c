@@ -321,6 +321,74 @@ static void waiting_commits_give_way_to_appends(void **state)
 	close_shared(&sh);
 }
 
+/* An authority that does not tell the truth: what it makes of an answer. */
+enum lie { MORE_THAN_ASKED, TAIL_NOBODY_ASKED_FOR, TAIL_AS_LONG_AS_A_BLOCK, EXTENT_OF_ANOTHER_SIZE, NR_LIES };
+
+static enum lie lie;
+static const struct kv_story *longer;
+static const struct shared *liar;
+static const struct okv_authority_ops *honest;
+static struct omnikv_extent wrong;
+
+static int find_and_lie(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
+			const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+{
+	struct omnikv_key *all = kv_keys(&liar->base, longer, longer->nr_tokens / T);
+	int ret;
+
+	ret = honest->find(auth, remote, lie == MORE_THAN_ASKED ? all : keys,
+			   lie == MORE_THAN_ASKED ? longer->nr_tokens / T : nr_keys, tail, first, flags, found);
+	free(all);
+	if (ret)
+		return ret;
+	if (lie == TAIL_NOBODY_ASKED_FOR || lie == TAIL_AS_LONG_AS_A_BLOCK)
+		found->tail_tokens = lie == TAIL_NOBODY_ASKED_FOR ? 3 : T;
+	if (lie == EXTENT_OF_ANOTHER_SIZE) {
+		assert_int_equal(omnikv_extent_release(auth->client, &found->extents[0], 1), 0);
+		assert_int_equal(omnikv_extent_lease(auth->client, &wrong, 1), 0);
+		found->extents[0] = wrong;
+	}
+	return 0;
+}
+
+static void answers_that_cannot_be_are_misses(void **state)
+{
+	struct okv_authority_ops ops;
+	struct kv_story story, short_one;
+	struct omnikv_seq *seq;
+	struct shared sh;
+
+	(void)state;
+	open_shared(&sh, KV_SHAPE_FULL, 60);
+	make_story(&story, 1, 20 * T + 5);
+	kv_story_copy(&short_one, &story, 5 * T);
+	assert_int_equal(play(&sh.clients[0], &story, true), 0);
+	assert_int_equal(omnikv_extent_alloc(sh.clients[2].client, 2, 1, NULL, 0, &wrong), 0);
+	assert_int_not_equal(wrong.nr_granules, sh.base.plan.groups[0].nr_granules);
+	assert_int_equal(omnikv_extent_seal(sh.clients[2].client, &wrong, 1), 0);
+	longer = &story;
+	liar = &sh;
+	honest = sh.auths[1]->ops;
+	ops = *honest;
+	ops.find = find_and_lie;
+	sh.auths[1]->ops = &ops;
+	for (lie = 0; lie < NR_LIES; lie++) {
+		bool with_tail = lie == TAIL_AS_LONG_AS_A_BLOCK;
+
+		seq = kv_open(&sh.clients[1], with_tail ? &story : &short_one, with_tail);
+		assert_int_equal(omnikv_seq_tokens(seq), 0);
+		omnikv_seq_close(seq);
+		check_shared(&sh);
+	}
+	sh.auths[1]->ops = honest;
+	assert_int_equal(play(&sh.clients[1], &short_one, false), short_one.nr_tokens);
+	assert_int_equal(omnikv_extent_free(sh.base.client, &wrong, 1), 0);
+	check_shared(&sh);
+	kv_story_free(&short_one);
+	kv_story_free(&story);
+	close_shared(&sh);
+}
+
 static void each_failure_costs_hits_and_nothing_else(void **state)
 {
 	static const char *const points[] = {
@@ -838,6 +906,7 @@ int main(void)
 		cmocka_unit_test(commits_wait_while_nobody_answers),
 		cmocka_unit_test(queued_commits_are_published_when_somebody_answers_again),
 		cmocka_unit_test(waiting_commits_give_way_to_appends),
+		cmocka_unit_test(answers_that_cannot_be_are_misses),
 		cmocka_unit_test(each_failure_costs_hits_and_nothing_else),
 		cmocka_unit_test(short_memory_costs_hits_and_nothing_else),
 		cmocka_unit_test(a_distrusted_block_leaves_all_clients),
