@@ -45,12 +45,12 @@ struct okv_conn {
 	/* Written under lock, read by anybody. */
 	_Atomic bool		is_up;		/* connected, and the hook has had its say */
 	_Atomic uint64_t	epoch;
+	_Atomic uint64_t	features;
 
 	pthread_mutex_t		lock;
 	/* Guarded by lock. */
 	int			fd;		/* -1: not connected */
 	uint32_t		version;	/* 0 before HELLO */
-	uint64_t		features;
 	uint64_t		last_id;
 	uint64_t		pause_ns;
 	uint64_t		not_before_ns;	/* no attempt to connect before */
@@ -280,8 +280,11 @@ static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 		.id	 = ++conn->last_id,
 	};
 	ssize_t len;
+	uint32_t i;
 	int ret;
 
+	for (i = 0; i < OKV_WIRE_FDS_MAX; i++)
+		call->fds_out[i] = -1;
 	call->reply_bytes = 0;
 	conn->is_declined = false;
 	if (bytes > OKV_WIRE_PAYLOAD_MAX)
@@ -309,6 +312,11 @@ static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 		ret = len < 0 ? (int)len : take_reply(conn, (size_t)len, header.id, call);
 		if (ret < 0)
 			close_fds(call->fds_out);
+		/* There is always one more of those where the other end likes. */
+		if (ret == REPLY_IS_LATE && okv_monotonic_ns() >= deadline_ns) {
+			went_silent_locked(conn);
+			return -ETIME;
+		}
 	} while (ret == REPLY_IS_LATE);
 	if (len >= 0 && ret != REPLY_IS_NONE)
 		return ret;
@@ -340,7 +348,7 @@ static int hello_locked(struct okv_conn *conn, struct omnikv_error *err)
 		return okv_error_set(err, -EPROTONOSUPPORT, "the daemon chose version %u of the protocol; update this program",
 				     theirs.version);
 	conn->version = theirs.version;
-	conn->features = theirs.features & mine.features;
+	atomic_store(&conn->features, theirs.features & mine.features);
 	return 0;
 }
 
@@ -613,12 +621,7 @@ uint64_t okv_conn_epoch(struct okv_conn *conn)
 
 uint64_t okv_conn_features(struct okv_conn *conn)
 {
-	uint64_t features;
-
-	pthread_mutex_lock(&conn->lock);
-	features = conn->features;
-	pthread_mutex_unlock(&conn->lock);
-	return features;
+	return atomic_load(&conn->features);
 }
 
 const char *okv_conn_path(const struct okv_conn *conn)

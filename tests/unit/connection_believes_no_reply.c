@@ -21,8 +21,11 @@
 #include <cmocka.h>
 
 #include "conn.h"
+#include "failpoint.h"
 #include "tests/harness/daemon_case.h"
 #include "manager/frames.h"
+
+#define FLOOD_MS	6000u
 
 enum answer {
 	GOOD,		/* an INFO */
@@ -36,6 +39,7 @@ enum answer {
 	CLOSE,
 	SCRIPTED,	/* the daemon's @status, with as much payload as its @payload_bytes */
 	HELD,		/* an INFO, when the test says so */
+	FLOOD,		/* replies to a request before this one, for FLOOD_MS or until nobody takes them */
 	OLD_HELLO,	/* of HELLO: a version that is none of ours */
 };
 
@@ -51,7 +55,7 @@ struct daemon {
 	uint32_t		payload_bytes;
 };
 
-static void send_frame(int fd, const struct okv_wire_header *header, const void *payload, size_t len, bool with_fds)
+static bool send_frame(int fd, const struct okv_wire_header *header, const void *payload, size_t len, bool with_fds)
 {
 	union {
 		struct cmsghdr	align;
@@ -71,7 +75,7 @@ static void send_frame(int fd, const struct okv_wire_header *header, const void 
 		control.align.cmsg_len = CMSG_LEN(sizeof(fds));
 		memcpy(CMSG_DATA(&control.align), fds, sizeof(fds));
 	}
-	sendmsg(fd, &msg, MSG_NOSIGNAL);
+	return sendmsg(fd, &msg, MSG_NOSIGNAL) >= 0;
 }
 
 static atomic_bool is_held, may_answer;
@@ -82,6 +86,7 @@ static bool answer(const struct daemon *daemon, int fd, const struct okv_wire_he
 	struct okv_wire_header header = *ask;
 	struct okv_wire_info info = { .nr_granules = ask->id };
 	const void *payload = &info;
+	uint64_t begun = now_ms();
 
 	header.flags = OKV_WIRE_F_REPLY;
 	header.length = sizeof(info);
@@ -104,6 +109,11 @@ static bool answer(const struct daemon *daemon, int fd, const struct okv_wire_he
 		send_frame(fd, &header, payload, header.length, true);
 		header.id++;
 		break;
+	case FLOOD:
+		header.id--;
+		while (now_ms() - begun < FLOOD_MS && send_frame(fd, &header, payload, header.length, false))
+			;
+		return false;
 	case CLOSE:		return false;
 	case SCRIPTED:
 		header.status = daemon->status;
@@ -453,6 +463,87 @@ static void a_call_gives_up_while_anothers_goes_on(void **state)
 	stop(&daemon);
 }
 
+/* A use is told by the way, and waits for nobody. */
+static void features_are_known_while_a_call_goes_on(void **state)
+{
+	const enum answer script[] = { HELD };
+	struct patient patient = { .ret = -1 };
+	struct daemon daemon;
+	pthread_t thread;
+	uint64_t begun;
+
+	(void)state;
+	is_held = may_answer = false;
+	start(&daemon, script, 1);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &patient.conn, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, ask_patiently, &patient), 0);
+	while (!is_held)
+		usleep(1000);
+	begun = now_ms();
+	okv_conn_features(patient.conn);
+	assert_in_range(now_ms() - begun, 0, 10000);
+	may_answer = true;
+	pthread_join(thread, NULL);
+	okv_conn_close(patient.conn);
+	stop(&daemon);
+}
+
+/* There is always another one by then. */
+static void take_time(struct okv_conn *conn, void *opaque, uint32_t type, const void *payload, size_t len)
+{
+	count_late(conn, opaque, type, payload, len);
+	sleep_ms(5);
+}
+
+static void a_call_ends_however_many_late_replies_come(void **state)
+{
+	const struct okv_conn_hooks hooks = { .late = take_time };
+	const enum answer script[] = { FLOOD };
+	struct daemon daemon;
+	struct okv_conn *conn;
+	uint64_t begun;
+
+	(void)state;
+	start(&daemon, script, 1);
+	assert_int_equal(okv_conn_open(daemon.path, &hooks, &conn, NULL), 0);
+	begun = now_ms();
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -ETIME);
+	assert_in_range(now_ms() - begun, 0, FLOOD_MS / 2);
+	okv_conn_close(conn);
+	stop(&daemon);
+}
+
+static int ask_in_vain(struct okv_conn *conn, void *opaque, bool is_first, struct omnikv_error *err)
+{
+	struct okv_call call = { .type = OKV_WIRE_INFO };
+	uint32_t i;
+	int ret;
+
+	(void)opaque;
+	(void)is_first;
+	(void)err;
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = "conn.send", .error = ENOMEM });
+	ret = okv_conn_call_locked(conn, &call);
+	okv_failpoint_disarm_all();
+	for (i = 0; i < OKV_WIRE_FDS_MAX; i++)
+		assert_int_equal(call.fds_out[i], -1);
+	return ret;
+}
+
+/* What a caller closes then are not descriptors 0. */
+static void a_request_that_does_not_go_out_brings_no_descriptors(void **state)
+{
+	const struct okv_conn_hooks hooks = { .connected = ask_in_vain };
+	const enum answer script[] = { GOOD };
+	struct daemon daemon;
+	struct okv_conn *conn;
+
+	(void)state;
+	start(&daemon, script, 1);
+	assert_int_equal(okv_conn_open(daemon.path, &hooks, &conn, NULL), -ENOMEM);
+	stop(&daemon);
+}
+
 static void another_version_is_one_clear_refusal(void **state)
 {
 	const enum answer script[] = { OLD_HELLO };
@@ -477,6 +568,9 @@ int main(void)
 		cmocka_unit_test(late_replies_are_nobody_elses),
 		cmocka_unit_test(what_changes_something_is_not_asked_twice),
 		cmocka_unit_test(a_call_gives_up_while_anothers_goes_on),
+		cmocka_unit_test(features_are_known_while_a_call_goes_on),
+		cmocka_unit_test(a_call_ends_however_many_late_replies_come),
+		cmocka_unit_test(a_request_that_does_not_go_out_brings_no_descriptors),
 		cmocka_unit_test(another_version_is_one_clear_refusal),
 	};
 
