@@ -270,6 +270,17 @@ struct survivors {
 	void	*opaque;
 };
 
+/* Its generation says first that it is given up, and its state may not any more: others may still use it. */
+static unsigned int rec_state_left(const struct okv_extent_rec *rec, const struct survivors *survivors)
+{
+	unsigned int state = rec_state(rec);
+
+	if (survivors && rec_phase(rec) == OKV_GENERATION_GIVEN_UP && rec->generation < OKV_GENERATION_LAST &&
+	    (state == OMNIKV_EXTENT_PRIVATE || state == OMNIKV_EXTENT_SEALED || state == OMNIKV_EXTENT_META))
+		return OMNIKV_EXTENT_QUARANTINED;
+	return state;
+}
+
 /* Is the record at @granule that of an extent which outlives its process, and of nothing else? */
 static bool rec_survives(const struct okv_extent_map *map, uint32_t granule, uint32_t end,
 			 const struct survivors *survivors)
@@ -277,7 +288,7 @@ static bool rec_survives(const struct okv_extent_map *map, uint32_t granule, uin
 	const struct okv_extent_rec *rec = &map->recs[granule];
 	uint32_t i, phase = rec_phase(rec), wanted = OKV_GENERATION_LIVE;
 
-	switch (rec_state(rec)) {
+	switch (rec_state_left(rec, survivors)) {
 	case OMNIKV_EXTENT_SEALED:
 	case OMNIKV_EXTENT_META:
 		break;
@@ -320,7 +331,7 @@ static int map_recover(struct okv_extent_map *map, uint64_t nr, const struct sur
 	map->nr_granules = end;
 	while (granule < end) {
 		struct okv_extent_rec *rec = &map->recs[granule];
-		unsigned int state = rec_state(rec);
+		unsigned int state = rec_state_left(rec, survivors);
 
 		if (rec_phase(rec) == OKV_GENERATION_NONE) {
 			granule++;

@@ -286,6 +286,50 @@ static void a_new_authority_over_kept_memory_goes_on(void **state)
 	change_of_authority("4M", true);
 }
 
+/* As a kill leaves it that comes between the two stores by which an extent is given up: its name is old, its state is not. */
+static void begin_to_give_up(struct omnikv_pool *pool, const struct omnikv_extent *ext)
+{
+	struct okv_extent_rec *rec = &okv_embedded_pool(pool)->map.recs[ext->granule];
+
+	assert_int_equal(rec->generation & OKV_GENERATION_PHASE, OKV_GENERATION_LIVE);
+	rec->generation = (rec->generation & ~OKV_GENERATION_PHASE) | OKV_GENERATION_GIVEN_UP;
+}
+
+static void what_was_just_being_given_up_waits_for_its_leases(void **state)
+{
+	struct omnikv_pool *pool = open_pool("4M", -1);
+	int fd = dup(okv_share_fd(pool));
+	struct process engine = process_new(pool);
+	struct omnikv_extent mine, sealed;
+	struct omnikv_client *back;
+
+	(void)state;
+	sealed = sealed_extent(engine.client, 8);
+	assert_int_equal(omnikv_extent_alloc(engine.client, 4, 1, NULL, 0, &mine), 0);
+	okv_lease_add(&engine.table, (uint32_t)sealed.granule);
+	okv_lease_add(&engine.table, (uint32_t)mine.granule);
+	begin_to_give_up(pool, &sealed);
+	begin_to_give_up(pool, &mine);
+	omnikv_pool_close(pool);
+
+	pool = open_pool("4M", fd);
+	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_QUARANTINED), 12);
+	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES - 12);
+	assert_int_equal(okv_share_reattach(pool, engine.id, 0, engine.fds.memory, dup(engine.leases), &back), 0);
+	assert_int_equal(okv_share_settle(pool), 2);
+	okv_lease_sub(&engine.table, (uint32_t)mine.granule);
+	assert_int_equal(okv_share_settle(pool), 1);
+	okv_lease_sub(&engine.table, (uint32_t)sealed.granule);
+	assert_int_equal(okv_share_settle(pool), 0);
+	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
+	assert_null(okv_extent_map_check(&okv_embedded_pool(pool)->map));
+	okv_share_detach(back, false);
+	process_end(&engine);
+	assert_int_equal(okv_share_settle(pool), 0);
+	omnikv_pool_close(pool);
+	close(fd);
+}
+
 /* Files whose name begins with that of @name. */
 static int count_files(const char *name)
 {
@@ -443,6 +487,7 @@ int main(void)
 		cmocka_unit_test(a_lost_connection_ends_nothing_while_the_process_lives),
 		cmocka_unit_test(a_client_that_says_that_it_is_over_leaves_its_transfers),
 		cmocka_unit_test(a_new_authority_over_kept_memory_goes_on),
+		cmocka_unit_test(what_was_just_being_given_up_waits_for_its_leases),
 		cmocka_unit_test(a_new_authority_over_a_file_goes_on),
 		cmocka_unit_test(who_does_not_share_waits_for_the_last_client),
 		cmocka_unit_test(a_client_that_cannot_be_attached_leaves_nothing),
