@@ -25,20 +25,28 @@ static bool id_is_used(const struct okv_embedded_pool *pool, uint32_t id)
 	return pool->is_shared && okv_share_is_alive(pool, id);
 }
 
-/* A client's number: never 0 ("nobody"), and of no other client while it lives. */
+/* Numbers in use that are passed over: somebody may lock all of them. */
+#define ID_TRIES	65536u
+
+/* A client's number: never 0 ("nobody"), and of no other client while it lives. 0: there is none to be found. */
 static uint32_t new_id_locked(struct okv_embedded_pool *pool)
 {
-	do {
+	uint32_t i;
+
+	for (i = 0; i < ID_TRIES; i++) {
 		if (!++pool->last_client_id)
 			pool->last_client_id = 1;
-	} while (id_is_used(pool, pool->last_client_id));
-	return pool->last_client_id;
+		if (!id_is_used(pool, pool->last_client_id))
+			return pool->last_client_id;
+	}
+	return 0;
 }
 
 int okv_embedded_client_new(struct okv_embedded_pool *pool, uint32_t flags, uint32_t id,
 			    struct okv_embedded_client **out)
 {
 	struct okv_embedded_client *client;
+	int ret = 0;
 
 	client = calloc(1, sizeof(*client));
 	if (!client)
@@ -49,13 +57,17 @@ int okv_embedded_client_new(struct okv_embedded_pool *pool, uint32_t flags, uint
 	pthread_mutex_init(&client->windows_lock, NULL);
 
 	pthread_mutex_lock(&pool->lock);
-	if (client->is_manager && pool->manager) {
+	client->id = id;
+	if (client->is_manager && pool->manager)
+		ret = -EBUSY;
+	else if (!id)
+		ret = (client->id = new_id_locked(pool)) ? 0 : -EUSERS;
+	if (ret) {
 		pthread_mutex_unlock(&pool->lock);
 		pthread_mutex_destroy(&client->windows_lock);
 		free(client);
-		return -EBUSY;
+		return ret;
 	}
-	client->id = id ? id : new_id_locked(pool);
 	client->next = pool->clients;
 	pool->clients = client;
 	pool->nr_clients++;

@@ -114,7 +114,7 @@ extern const struct okv_ref_ops okv_embedded_refs;
  * okv_embedded_client_new() - a client of this pool
  * @id: a number that is no other client's, or 0: any
  *
- * Return: 0, -ENOMEM, -EBUSY (there is a manager).
+ * Return: 0, -ENOMEM, -EBUSY (there is a manager), -EUSERS (no number is free).
  */
 int okv_embedded_client_new(struct okv_embedded_pool *pool, uint32_t flags, uint32_t id,
 			    struct okv_embedded_client **client);

@@ -62,7 +62,7 @@ struct okv_share_fds {
  * okv_share_attach() - a new client process
  * @flags: OMNIKV_CLIENT_F_*
  *
- * Return: 0, -EBUSY (there is a manager), -ENOMEM, -EMFILE and the like.
+ * Return: 0, -EBUSY (there is a manager), -EUSERS (no number is free), -ENOMEM, -EMFILE and the like.
  */
 int okv_share_attach(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client,
 		     struct okv_share_fds *fds);

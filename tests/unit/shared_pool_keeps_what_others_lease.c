@@ -209,6 +209,33 @@ static void a_client_that_says_that_it_is_over_leaves_its_transfers(void **state
 	omnikv_pool_close(pool);
 }
 
+/* A hostile one: nobody can have a number then, but who asks is told so, and the others go on. */
+static void a_process_that_locks_all_numbers_holds_nobody_up(void **state)
+{
+	struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = OKV_SHARE_LOCK + 1, .l_len = UINT32_MAX };
+	struct omnikv_pool *pool = open_pool("4M", -1);
+	struct process engine = process_new(pool), hostile = process_new(pool);
+	struct omnikv_client *client;
+	struct okv_share_fds fds;
+	struct omnikv_extent ext;
+
+	(void)state;
+	assert_int_equal(fcntl(hostile.fds.memory, F_OFD_SETLK, &lock), 0);
+	alarm(60);
+	assert_int_equal(okv_share_attach(pool, 0, &client, &fds), -EUSERS);
+	assert_int_equal(omnikv_extent_alloc(engine.client, 4, 1, NULL, 0, &ext), 0);
+	okv_share_detach(hostile.client, true);
+	process_end(&hostile);
+	assert_int_equal(okv_share_settle(pool), 0);
+	assert_int_equal(okv_share_attach(pool, 0, &client, &fds), 0);
+	alarm(0);
+	close(fds.memory);
+	omnikv_client_close(client);
+	process_end(&engine);
+	omnikv_client_close(engine.client);
+	omnikv_pool_close(pool);
+}
+
 /* A new authority over the memory of @text or @fd, while @engine lives. */
 static void take_over(const char *text, int fd, struct process *engine,
 		      const struct omnikv_extent *mine, const struct omnikv_extent *leased,
@@ -486,6 +513,7 @@ int main(void)
 		cmocka_unit_test(a_count_that_wraps_ends_nobodys_lease),
 		cmocka_unit_test(a_lost_connection_ends_nothing_while_the_process_lives),
 		cmocka_unit_test(a_client_that_says_that_it_is_over_leaves_its_transfers),
+		cmocka_unit_test(a_process_that_locks_all_numbers_holds_nobody_up),
 		cmocka_unit_test(a_new_authority_over_kept_memory_goes_on),
 		cmocka_unit_test(what_was_just_being_given_up_waits_for_its_leases),
 		cmocka_unit_test(a_new_authority_over_a_file_goes_on),

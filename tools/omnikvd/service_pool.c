@@ -213,6 +213,9 @@ static int handle_attach(struct okv_server *server, const struct okv_request *re
 		free(attachment);
 		if (ret == -EBUSY && daemon->manager)
 			return okv_error_set(&reply->err, -EALREADY, "the daemon manages this pool; attach to its manager");
+		if (ret == -EUSERS)
+			return okv_error_set(&reply->err, ret, "no client number is free: a process that has the pool's memory locks all of them; "
+					     "end it");
 		return okv_error_set(&reply->err, ret, ret == -EBUSY ? "the pool has a manager already" :
 				     "the daemon is short of memory or descriptors: %s", strerror(-ret));
 	}
