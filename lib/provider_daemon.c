@@ -26,6 +26,7 @@
 #include "embedded.h"
 #include "error.h"
 #include "failpoint.h"
+#include "fork_mark.h"
 #include "pool_file.h"
 #include "prefetch.h"
 #include "stock.h"
@@ -35,7 +36,7 @@ struct daemon_pool {
 	struct okv_conn			*conn;	/* for questions */
 	uint64_t			reserve_bytes;
 	uint32_t			timeout_ms;
-	uint32_t			*is_owner;	/* a page that the kernel clears in forked children */
+	uint32_t			*mark;
 };
 
 struct daemon_client {
@@ -66,7 +67,7 @@ static struct daemon_client *daemon_client(struct omnikv_client *client)
  */
 static bool is_child(const struct omnikv_pool *pool)
 {
-	return !__atomic_load_n(((const struct daemon_pool *)pool)->is_owner, __ATOMIC_RELAXED);
+	return okv_is_forked(((const struct daemon_pool *)pool)->mark);
 }
 
 /* Nobody answers, or it is not known what became of the request. */
@@ -225,12 +226,11 @@ static int daemon_open(const struct okv_pool_spec *spec, const struct omnikv_poo
 		ret = pool_map(pool, &attached, fds[0], err);
 	if (ret)
 		goto err_fds;
-	pool->is_owner = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (pool->is_owner == MAP_FAILED || madvise(pool->is_owner, 4096, MADV_WIPEONFORK)) {
+	pool->mark = okv_fork_mark_new();
+	if (!pool->mark) {
 		ret = okv_error_set(err, -ENOMEM, "no memory for a page");
 		goto err_unmap;
 	}
-	*pool->is_owner = 1;
 	pool->base.fd = fds[0];
 	pool->base.fd_ro = fds[1];
 	pool->base.refs = &daemon_refs;
@@ -243,8 +243,6 @@ static int daemon_open(const struct okv_pool_spec *spec, const struct omnikv_poo
 
 err_unmap:
 	munmap(pool->base.map_base, pool->base.map_bytes);
-	if (pool->is_owner != MAP_FAILED)
-		munmap(pool->is_owner, 4096);
 err_fds:
 err_conn:
 	close_fds(fds);
@@ -261,7 +259,7 @@ static void daemon_close(struct omnikv_pool *base)
 	okv_conn_close(pool->conn);
 	if (!is_child(base))
 		munmap(pool->base.map_base, pool->base.map_bytes);
-	munmap(pool->is_owner, 4096);
+	okv_fork_mark_free(pool->mark);
 	close(pool->base.fd);
 	close(pool->base.fd_ro);
 	pthread_mutex_destroy(&pool->base.lock);
@@ -1072,10 +1070,10 @@ static int daemon_query(struct omnikv_client *base, const struct omnikv_extent *
 		.type = OKV_WIRE_QUERY, .req = &query, .req_bytes = sizeof(query), .reply = &queried,
 		.reply_max = sizeof(queried),
 	};
-	int ret = query_own(client, ext, info);
+	int ret = is_child(base->pool) ? -EPERM : query_own(client, ext, info);
 
-	if (!ret)
-		return 0;
+	if (ret != -EAGAIN)
+		return ret;
 	ret = okv_conn_call(client->conn, &call);
 	if (ret)
 		return ret;
@@ -1094,6 +1092,8 @@ static int64_t daemon_list(struct omnikv_client *base, uint32_t states, uint64_t
 	uint32_t i, nr = 0;
 	int ret;
 
+	if (is_child(base->pool))
+		return -EPERM;
 	if (max > OKV_WIRE_EXTENTS_MAX)
 		max = OKV_WIRE_EXTENTS_MAX;
 	page = malloc(sizeof(*page) + max * sizeof(page->extents[0]));
@@ -1108,6 +1108,30 @@ static int64_t daemon_list(struct omnikv_client *base, uint32_t states, uint64_t
 	pthread_mutex_unlock(&client->requests);
 	free(page);
 	return ret < 0 ? ret : (int64_t)nr;
+}
+
+/* ---- windows: those of an embedded pool --------------------------------------------------- */
+
+static int daemon_window_create(struct omnikv_client *client, uint64_t bytes, uint32_t flags, struct omnikv_window **window)
+{
+	return is_child(client->pool) ? -EPERM : okv_embedded_window_create(client, bytes, flags, window);
+}
+
+/* A child has nothing of its binds, and another mapping may lie where they were. */
+static void daemon_window_destroy(struct omnikv_window *window)
+{
+	if (!is_child(window->client->pool))
+		okv_embedded_window_destroy(window);
+}
+
+static int daemon_window_bind(struct omnikv_window *window, const struct omnikv_bind *binds, uint32_t count, uint32_t *nr_bound)
+{
+	return is_child(window->client->pool) ? -EPERM : okv_embedded_window_bind(window, binds, count, nr_bound);
+}
+
+static int daemon_window_unbind(struct omnikv_window *window, uint64_t off, uint64_t bytes)
+{
+	return is_child(window->client->pool) ? -EPERM : okv_embedded_window_unbind(window, off, bytes);
 }
 
 const struct okv_provider okv_provider_daemon = {
@@ -1127,8 +1151,8 @@ const struct okv_provider okv_provider_daemon = {
 	.io_put		= daemon_io_put,
 	.query		= daemon_query,
 	.list		= daemon_list,
-	.window_create	= okv_embedded_window_create,
-	.window_destroy	= okv_embedded_window_destroy,
-	.window_bind	= okv_embedded_window_bind,
-	.window_unbind	= okv_embedded_window_unbind,
+	.window_create	= daemon_window_create,
+	.window_destroy	= daemon_window_destroy,
+	.window_bind	= daemon_window_bind,
+	.window_unbind	= daemon_window_unbind,
 };

@@ -22,6 +22,7 @@
 #include "embedded.h"
 #include "error.h"
 #include "failpoint.h"
+#include "fork_mark.h"
 #include "manager/frames.h"
 #include "manager/import.h"
 #include "manager/reader.h"
@@ -80,6 +81,7 @@ struct attached {
 	struct okv_authority	auth;
 	struct omnikv_pool	*pool;
 	uint64_t		pool_bytes;
+	uint32_t		*mark;		/* of a forked child, which has no pool to read in */
 	struct okv_conn		*conn;
 	char			pool_name[sizeof(((struct okv_wire_attached *)0)->name)];	/* the module's */
 	bool			is_module;	/* the module's pool: @conn is ours, and its owners seal */
@@ -484,6 +486,10 @@ static bool reader_of(struct attached *at, struct remote *remote, struct okv_rea
 {
 	bool has;
 
+	if (okv_is_forked(at->mark)) {
+		*reader = (struct okv_reader){ 0 };
+		return false;
+	}
 	pthread_mutex_lock(&at->lock);
 	if (!remote->has_reader && remote->root_off &&
 	    !okv_reader_init(&remote->reader, omnikv_pool_base(at->pool), at->pool_bytes, remote->root_off))
@@ -1153,6 +1159,7 @@ static void attached_destroy(struct okv_authority *auth)
 	if (at->is_module)
 		okv_conn_close(at->conn);
 	omnikv_pool_close(at->pool);
+	okv_fork_mark_free(at->mark);
 	free(at);
 }
 
@@ -1283,8 +1290,10 @@ int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config 
 	at = calloc(1, sizeof(*at));
 	if (!at)
 		return -ENOMEM;
-	ret = attach_begin(socket, &full, at, err);
+	at->mark = okv_fork_mark_new();
+	ret = at->mark ? attach_begin(socket, &full, at, err) : -ENOMEM;
 	if (ret) {
+		okv_fork_mark_free(at->mark);
 		free(at);
 		return ret;
 	}

@@ -408,9 +408,38 @@ static void a_child_keeps_nothing_of_a_client_that_ended(void **state)
 	close(pipes[1]);
 }
 
+/* In a child: all calls of what it inherited. 0, or the number of the first that does not say whose it is. */
+static int call_as_a_child(const struct omnikv_extent *sealed, const struct omnikv_extent *private,
+			   struct omnikv_window *window)
+{
+	const struct omnikv_bind bind = { .extent = *private, .window_off = 4096, .bytes = 4096 };
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+	struct omnikv_window *another;
+	struct omnikv_extent other;
+	uint64_t from = 0;
+	const int64_t rets[] = {
+		omnikv_extent_lease(engine, sealed, 1), omnikv_extent_release(engine, sealed, 1),
+		omnikv_extent_alloc(engine, 4, 1, NULL, 0, &other), omnikv_extent_free(engine, private, 1),
+		omnikv_extent_seal(engine, private, 1), omnikv_extent_query(engine, private, &info),
+		omnikv_extent_query(engine, sealed, &info), omnikv_extent_io_get(engine, private, 1),
+		omnikv_extent_list(engine, 1u << OMNIKV_EXTENT_PRIVATE, &from, &other, 1),
+		omnikv_window_create(engine, 4096, 0, &another), omnikv_window_bind(window, &bind, 1, NULL),
+		omnikv_window_unbind(window, 0, 4096),
+	};
+
+	omnikv_extent_io_put(engine, private, 1);
+	omnikv_window_destroy(window);
+	for (int i = 0; i < (int)(sizeof(rets) / sizeof(rets[0])); i++)
+		if (rets[i] != -EPERM)
+			return i + 1;
+	return 0;
+}
+
 static void a_child_may_close_what_it_inherited(void **state)
 {
-	struct omnikv_extent ext;
+	struct omnikv_extent ext, private;
+	struct omnikv_window *window;
+	struct omnikv_bind bind;
 	int status;
 	pid_t pid;
 
@@ -418,20 +447,23 @@ static void a_child_may_close_what_it_inherited(void **state)
 	assert_int_equal(omnikv_extent_alloc(engine, 4, 1, NULL, 0, &ext), 0);
 	assert_int_equal(omnikv_extent_seal(engine, &ext, 1), 0);
 	assert_int_equal(omnikv_extent_lease(engine, &ext, 1), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 4, 1, NULL, 0, &private), 0);
+	assert_int_equal(omnikv_window_create(engine, 8192, OMNIKV_WINDOW_F_RW, &window), 0);
+	bind = (struct omnikv_bind){ .extent = private, .bytes = 4096 };
+	assert_int_equal(omnikv_window_bind(window, &bind, 1, NULL), 0);
 	pid = fork();
 	if (!pid) {
-		struct omnikv_extent other;
-
-		if (omnikv_extent_lease(engine, &ext, 1) != -EPERM || omnikv_extent_release(engine, &ext, 1) != -EPERM ||
-		    omnikv_extent_alloc(engine, 4, 1, NULL, 0, &other) != -EPERM)
-			_exit(1);
+		status = call_as_a_child(&ext, &private, window);
 		omnikv_client_close(engine);
 		omnikv_pool_close(pool);
-		_exit(0);
+		_exit(status);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
-	/* The parent's lease is as it was. */
+	/* What the parent has is as it was. */
+	memset(omnikv_window_base(window), 0x77, 4096);
+	assert_int_equal(*(unsigned char *)omnikv_pool_addr(pool, &private), 0x77);
+	omnikv_window_destroy(window);
 	assert_int_equal(omnikv_extent_release(engine, &ext, 1), 0);
 	assert_int_equal(omnikv_extent_release(engine, &ext, 1), -EPERM);
 }

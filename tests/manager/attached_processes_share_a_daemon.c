@@ -100,6 +100,42 @@ static void what_one_commits_another_process_hits(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* It has neither the memory nor the connection. */
+static void a_forked_childs_lookups_are_misses(void **state)
+{
+	struct omnikv_seq *seq;
+	struct daemon_case daemon;
+	struct kv_story story;
+	struct kv_world world;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	daemon_case_init(&daemon);
+	daemon_start(&daemon, options);
+	make_story(&story, 1, 20 * T);
+	kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+	assert_int_equal(play(&world, &story, false), 0);
+	assert_int_equal(play(&world, &story, false), story.nr_tokens);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		seq = kv_open(&world, &story, false);
+		KV_MUST(omnikv_seq_tokens(seq) == 0);
+		KV_MUST(omnikv_seq_append(seq, 1) < 0);
+		omnikv_seq_close(seq);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(play(&world, &story, false), story.nr_tokens);
+	kv_world_check(&world);
+	kv_world_detach(&world);
+	kv_story_free(&story);
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+}
+
 /* A pool in a file: what is there when the daemon comes back is the same pool. */
 static void start_on_file(struct daemon_case *daemon, char *pool, size_t size)
 {
@@ -607,6 +643,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_one_commits_another_process_hits),
+		cmocka_unit_test(a_forked_childs_lookups_are_misses),
 		cmocka_unit_test(a_killed_daemon_costs_hits_and_nothing_else),
 		cmocka_unit_test(a_stopped_daemon_delays_each_call_by_its_deadline_at_most),
 		cmocka_unit_test(a_reset_reaches_every_process),
