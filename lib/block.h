@@ -26,6 +26,18 @@ static inline bool okv_group_is_state(const struct omnikv_plan *plan, uint32_t g
 	return plan->layout.groups[group].tokens_per_entry == 0;
 }
 
+/** Can @nr_tokens of a block stand alone? Not where they end in the middle of an entry. */
+static inline bool okv_block_ends_entries(const struct omnikv_plan *plan, uint32_t nr_tokens)
+{
+	for (uint32_t g = 0; g < plan->layout.nr_groups; g++) {
+		uint32_t tokens_per_entry = plan->layout.groups[g].tokens_per_entry;
+
+		if (tokens_per_entry && nr_tokens % tokens_per_entry)
+			return false;
+	}
+	return true;
+}
+
 /** Copy the first @nr_entries rows of every plane of every stored layer; the rest of @dst is left alone. */
 void okv_block_copy(const struct omnikv_plan *plan, uint32_t group, uint32_t nr_entries, void *dst, const void *src);
 

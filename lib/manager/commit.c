@@ -480,18 +480,6 @@ static int okv_commit_tail(struct okv_commit *commit, const struct omnikv_key *t
 	return okv_commit_run(commit);
 }
 
-/* Can @nr_tokens of a block stand alone? Not where they end in the middle of an entry. */
-static bool okv_commit_ends_entries(const struct omnikv_plan *plan, uint32_t nr_tokens)
-{
-	for (uint32_t g = 0; g < plan->layout.nr_groups; g++) {
-		uint32_t tokens_per_entry = plan->layout.groups[g].tokens_per_entry;
-
-		if (tokens_per_entry && nr_tokens % tokens_per_entry)
-			return false;
-	}
-	return true;
-}
-
 int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys, size_t nr_keys,
 			  const struct omnikv_key *tail)
 {
@@ -508,7 +496,7 @@ int64_t omnikv_seq_commit(struct omnikv_seq *seq, const struct omnikv_key *keys,
 	nr_rest = seq->nr_tokens % plan->block_tokens;
 	if (nr_keys > nr_full)
 		return -EINVAL;
-	if (tail && (nr_keys != nr_full || !nr_rest || !okv_commit_ends_entries(plan, nr_rest)))
+	if (tail && (nr_keys != nr_full || !nr_rest || !okv_block_ends_entries(plan, nr_rest)))
 		return -EINVAL;
 	if ((tail ? seq->nr_tokens : nr_keys * plan->block_tokens) > seq->lost_from)
 		return -EIO;
