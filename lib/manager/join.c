@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "block.h"
 #include "failpoint.h"
 #include "manager/space.h"
 
@@ -102,7 +103,8 @@ static int check_part(const struct omnikv_space *space, const struct okv_join_pa
 
 	if (!okv_keys_are_valid(part->key, 1, part->parent) || !part->nr_parts || part->nr_parts > OMNIKV_GROUPS_MAX ||
 	    part->part >= part->nr_parts || !part->groups || part->groups >> space->shelf->nr_groups || !part->nr_tokens ||
-	    part->nr_tokens > plan->block_tokens || (part->parent != NULL) != (part->position != 0))
+	    part->nr_tokens > plan->block_tokens || !okv_block_ends_entries(plan, part->nr_tokens) ||
+	    (part->parent != NULL) != (part->position != 0))
 		return -EINVAL;
 	for (uint32_t g = 0; g < space->shelf->nr_groups; g++)
 		if ((part->groups >> g & 1) && part->extents[i++].nr_granules != plan->groups[g].nr_granules)

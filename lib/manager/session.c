@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "block.h"
 #include "failpoint.h"
 #include "manager/retain.h"
 
@@ -254,7 +255,7 @@ int okv_session_publish(struct omnikv_space *space, struct omnikv_client *client
 
 	if (!pub->nr || pub->nr > OKV_AUTHORITY_BLOCKS || !okv_keys_are_valid(pub->keys, pub->nr, NULL) ||
 	    pub->position > UINT32_MAX - OKV_AUTHORITY_BLOCKS || pub->tail_tokens >= space->plan->plan.block_tokens ||
-	    (pub->tail_tokens && pub->nr != 1))
+	    (pub->tail_tokens && pub->nr != 1) || !okv_block_ends_entries(&space->plan->plan, pub->tail_tokens))
 		return -EINVAL;
 	for (uint32_t i = 0; i < pub->nr; i++) {
 		pub->published[i] = OKV_PUBLISHED_NOT;

@@ -16,6 +16,7 @@
 
 #include "failpoint.h"
 #include "manager/join.h"
+#include "manager/session.h"
 #include "tests/harness/kv_world.h"
 
 #define T	16u
@@ -72,21 +73,27 @@ static struct omnikv_key key_of(uint32_t number)
 	return key;
 }
 
-/* Group @g of block @number (at position 0, or behind block @number - 1) by client @g. */
-static int add(struct parts *parts, uint32_t number, uint32_t g, uint32_t position, uint64_t until_ns,
-	       struct omnikv_extent *extent)
+/* Group @g of @nr_tokens of block @number (at position 0, or behind block @number - 1) by client @g. */
+static int add_tokens(struct parts *parts, uint32_t number, uint32_t g, uint32_t position, uint32_t nr_tokens, uint64_t until_ns,
+		      struct omnikv_extent *extent)
 {
 	struct omnikv_key key = key_of(number), parent = key_of(number - 1);
 	uint32_t crc = 100 * number + g;
 	struct okv_join_part part = {
 		.owner = g + 1, .client = parts->clients[g], .key = &key, .parent = position ? &parent : NULL,
-		.position = position, .nr_tokens = T, .part = g, .nr_parts = PARTS, .groups = 1u << g, .extents = extent,
+		.position = position, .nr_tokens = nr_tokens, .part = g, .nr_parts = PARTS, .groups = 1u << g, .extents = extent,
 		.crcs = &crc, .until_ns = until_ns, .epoch = parts->epoch,
 	};
 
 	assert_int_equal(omnikv_extent_alloc(parts->clients[g], parts->world.plan.groups[g].nr_granules, 1, NULL, 0, extent),
 			 0);
 	return okv_joins_add(parts->joins, parts->world.space, &part);
+}
+
+static int add(struct parts *parts, uint32_t number, uint32_t g, uint32_t position, uint64_t until_ns,
+	       struct omnikv_extent *extent)
+{
+	return add_tokens(parts, number, g, position, T, until_ns, extent);
 }
 
 static int64_t hit(struct parts *parts, uint32_t number)
@@ -194,6 +201,42 @@ static void parts_of_two_epochs_make_no_block(void **state)
 	assert_int_equal(private_bytes(parts), 0);
 }
 
+/* One group has an entry for each four tokens: half of one would be taken for a whole. */
+static void a_tail_within_an_entry_is_no_part(void **state)
+{
+	struct parts *parts = *state;
+	struct omnikv_extent extent;
+
+	for (uint32_t g = 0; g < PARTS; g++) {
+		assert_int_equal(add_tokens(parts, 1, g, 0, 6, 1000, &extent), -EINVAL);
+		assert_int_equal(omnikv_extent_free(parts->clients[g], &extent, 1), 0);
+		assert_int_equal(add_tokens(parts, 2, g, 0, 8, 1000, &extent), g == PARTS - 1);
+	}
+	assert_int_equal(hit(parts, 1), 0);
+	kv_world_check(&parts->world);
+}
+
+/* The same of a client that publishes alone. */
+static void a_tail_within_an_entry_is_not_published(void **state)
+{
+	struct parts *parts = *state;
+	enum okv_published published[1];
+	struct omnikv_extent extents[PARTS];
+	struct omnikv_key key = key_of(1);
+	uint32_t crcs[PARTS] = { 0 };
+	struct okv_publication pub = {
+		.nr = 1, .tail_tokens = 6, .keys = &key, .extents = extents, .crcs = crcs, .published = published,
+	};
+
+	for (uint32_t g = 0; g < PARTS; g++)
+		assert_int_equal(omnikv_extent_alloc(parts->clients[0], parts->world.plan.groups[g].nr_granules, 1, NULL, 0,
+						     &extents[g]), 0);
+	assert_int_equal(okv_session_publish(parts->world.space, parts->clients[0], true, &pub), -EINVAL);
+	pub.tail_tokens = 8;
+	assert_int_equal(okv_session_publish(parts->world.space, parts->clients[0], true, &pub), 0);
+	kv_world_check(&parts->world);
+}
+
 static void failures_leave_all_or_nothing(void **state)
 {
 	struct parts *parts = *state;
@@ -220,6 +263,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(an_end_or_the_deadline_drops_all_parts, open_parts, close_parts),
 		cmocka_unit_test_setup_teardown(parts_that_contradict_each_other_are_dropped, open_parts, close_parts),
 		cmocka_unit_test_setup_teardown(parts_of_two_epochs_make_no_block, open_parts, close_parts),
+		cmocka_unit_test_setup_teardown(a_tail_within_an_entry_is_no_part, open_parts, close_parts),
+		cmocka_unit_test_setup_teardown(a_tail_within_an_entry_is_not_published, open_parts, close_parts),
 		cmocka_unit_test_setup_teardown(failures_leave_all_or_nothing, open_parts, close_parts),
 	};
 

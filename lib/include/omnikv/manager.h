@@ -276,7 +276,7 @@ OMNIKV_API int omnikv_space_note_tokens(struct omnikv_space *space, const struct
  * struct omnikv_join - one rank's part of a block
  * @key, @parent: of the block, and of the one before it (NULL at position 0)
  * @position:  blocks before it
- * @nr_tokens: T, or fewer for a partial tail
+ * @nr_tokens: T, or fewer for a partial tail, which ends within no entry of a group
  * @part:      0 to @nr_parts - 1, each by one contributor; at most OMNIKV_GROUPS_MAX
  * @groups:    bit per group of the layout that this part brings; no group comes from two
  * @extents, @crcs: [bits of @groups], by rising group: PRIVATE extents of the manager's client, whole and with
