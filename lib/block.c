@@ -7,6 +7,7 @@
  */
 #include "block.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "crc32c.h"
@@ -69,4 +70,12 @@ uint32_t okv_block_crc(const struct omnikv_plan *plan, uint32_t group, uint32_t 
 	while (okv_block_next(&walk, &off, &bytes))
 		crc = okv_crc32c_extend(crc, (const char *)src + off, bytes);
 	return crc;
+}
+
+int omnikv_plan_block_crc(const struct omnikv_plan *plan, uint32_t group, uint32_t nr_tokens, const void *block, uint32_t *crc)
+{
+	if (!plan || !block || !crc || group >= plan->layout.nr_groups || !nr_tokens || nr_tokens > plan->block_tokens)
+		return -EINVAL;
+	*crc = okv_block_crc(plan, group, okv_block_entries(plan, group, nr_tokens), block);
+	return 0;
 }

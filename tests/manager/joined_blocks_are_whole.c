@@ -184,7 +184,7 @@ static void contribute(uint32_t round, uint32_t rank, uint32_t timeout_ms, const
 	bytes = (uint64_t)extent.nr_granules * 4096;
 	for (uint64_t i = 0; i < bytes; i++)
 		at[i] = byte_of(round, rank, i);
-	crc = okv_block_crc(&ranks.plan, rank, T, at);
+	KV_MUST(!omnikv_plan_block_crc(&ranks.plan, rank, T, at, &crc));
 	join.extents = &extent;
 	join.crcs = &crc;
 	ret = omnikv_commit_join(ranks.space, &join);

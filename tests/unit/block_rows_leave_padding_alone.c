@@ -4,6 +4,7 @@
  * padding between them; no other byte is read into the sum or written by the copy. Checked for
  * every preset's shape, scaled down, and for each fill of the block.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,6 +45,12 @@ static void one(const struct omnikv_plan *plan, uint32_t group, uint32_t nr_toke
 	assert_int_equal(okv_block_crc(plan, group, nr_entries, src), crc);
 	/* From the copy, whose padding differs, the same. */
 	assert_int_equal(okv_block_crc(plan, group, nr_entries, dst), crc);
+	if (nr_tokens) {
+		uint32_t told = ~crc;
+
+		assert_int_equal(omnikv_plan_block_crc(plan, group, nr_tokens, dst, &told), 0);
+		assert_int_equal(told, crc);
+	}
 	free(src);
 	free(dst);
 	free(expected);
@@ -73,6 +80,25 @@ static void rows_of_every_preset(void **state)
 	free(plan);
 }
 
+static void no_sum_of_what_is_no_block(void **state)
+{
+	struct omnikv_plan *plan = calloc(1, sizeof(*plan));
+	uint32_t crc = 1;
+
+	(void)state;
+	assert_non_null(plan);
+	plan->layout.nr_groups = 2;
+	plan->block_tokens = 16;
+	assert_int_equal(omnikv_plan_block_crc(plan, 2, 16, plan, &crc), -EINVAL);
+	assert_int_equal(omnikv_plan_block_crc(plan, 0, 0, plan, &crc), -EINVAL);
+	assert_int_equal(omnikv_plan_block_crc(plan, 0, 17, plan, &crc), -EINVAL);
+	assert_int_equal(omnikv_plan_block_crc(NULL, 0, 1, plan, &crc), -EINVAL);
+	assert_int_equal(omnikv_plan_block_crc(plan, 0, 1, NULL, &crc), -EINVAL);
+	assert_int_equal(omnikv_plan_block_crc(plan, 0, 1, plan, NULL), -EINVAL);
+	assert_int_equal(crc, 1);
+	free(plan);
+}
+
 static void entries_of_several_tokens_count_when_whole(void **state)
 {
 	struct omnikv_plan *plan = calloc(1, sizeof(*plan));
@@ -93,6 +119,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_of_every_preset),
+		cmocka_unit_test(no_sum_of_what_is_no_block),
 		cmocka_unit_test(entries_of_several_tokens_count_when_whole),
 	};
 

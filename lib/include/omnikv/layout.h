@@ -257,6 +257,17 @@ OMNIKV_API int omnikv_plan_make(const struct omnikv_layout *layout, const struct
 OMNIKV_API double omnikv_plan_overhead(const struct omnikv_plan *plan);
 /** Bytes of one full block as allocated, all groups that grow with length. */
 OMNIKV_API uint64_t omnikv_plan_block_bytes(const struct omnikv_plan *plan);
+/**
+ * omnikv_plan_block_crc() - CRC32C of one group of a block, as struct omnikv_join wants it
+ * @nr_tokens: of the block, 1 to T
+ * @block:     the first byte of its extent
+ *
+ * Over the rows alone, in the order layer, plane, row: omnikv_seq_block_crc() tells the same once it is committed. -EINVAL.
+ *
+ * Context: reads @block and nothing else; any thread.
+ */
+OMNIKV_API int omnikv_plan_block_crc(const struct omnikv_plan *plan, uint32_t group, uint32_t nr_tokens, const void *block,
+				     uint32_t *crc);
 /** Bytes of one checkpoint as allocated: the state groups (recurrent, convolution); 0 if there are none. */
 OMNIKV_API uint64_t omnikv_plan_checkpoint_bytes(const struct omnikv_plan *plan);
 

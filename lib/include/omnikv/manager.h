@@ -280,7 +280,7 @@ OMNIKV_API int omnikv_space_note_tokens(struct omnikv_space *space, const struct
  * @part:      0 to @nr_parts - 1, each by one contributor; at most OMNIKV_GROUPS_MAX
  * @groups:    bit per group of the layout that this part brings; no group comes from two
  * @extents, @crcs: [bits of @groups], by rising group: PRIVATE extents of the manager's client, whole and with
- *             their CRC32C (over the rows alone, as omnikv_seq_block_crc() has it)
+ *             their CRC32C (omnikv_plan_block_crc())
  * @timeout_ms: until all parts must be there, from the first one on; 1 to OMNIKV_PROMISE_MS_MAX
  * @epoch:     omnikv_space_epoch() from before the part was computed; its low 32 bits
  */
