@@ -10,7 +10,7 @@ import time
 import omnikv
 import pytest
 from conftest import TOP, fill, verify
-from test_daemon import Daemon, space_of
+from test_daemon import space_of
 from test_sessions import attached, flood, small_daemon, stats_of
 
 T = 16

@@ -46,6 +46,7 @@ int omnikv_plan_make(const struct omnikv_layout *layout, const struct omnikv_pla
 		     struct omnikv_plan *plan, struct omnikv_error *err);
 double omnikv_plan_overhead(const struct omnikv_plan *plan);
 uint64_t omnikv_plan_block_bytes(const struct omnikv_plan *plan);
+int omnikv_plan_block_crc(const struct omnikv_plan *plan, uint32_t group, uint32_t nr_tokens, const void *block, uint32_t *crc);
 
 /* ---- keys and namespaces ---- */
 #define OMNIKV_KEY_BYTES_MAX ...
@@ -105,6 +106,9 @@ void *omnikv_pool_addr(const struct omnikv_pool *pool, const struct omnikv_exten
 int omnikv_client_open(struct omnikv_pool *pool, uint32_t flags, struct omnikv_client **client);
 void omnikv_client_close(struct omnikv_client *client);
 struct omnikv_pool *omnikv_client_pool(const struct omnikv_client *client);
+int omnikv_extent_alloc(struct omnikv_client *client, uint32_t nr_granules, uint32_t count, const struct omnikv_extent *after,
+			uint32_t flags, struct omnikv_extent *out);
+int omnikv_extent_free(struct omnikv_client *client, const struct omnikv_extent *exts, uint32_t count);
 
 /* ---- manager ---- */
 struct omnikv_manager;
@@ -150,6 +154,13 @@ int omnikv_space_unretain(struct omnikv_space *space, uint64_t session);
 int omnikv_space_promise(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, uint32_t timeout_ms);
 int omnikv_space_wait(struct omnikv_space *space, const struct omnikv_key *key, uint32_t timeout_ms);
 int64_t omnikv_space_epoch(struct omnikv_space *space);
+#define OMNIKV_GROUPS_MAX ...
+struct omnikv_join {
+	size_t size; const struct omnikv_key *key; const struct omnikv_key *parent; uint64_t position; uint32_t nr_tokens;
+	uint32_t part; uint32_t nr_parts; uint32_t groups; const struct omnikv_extent *extents; const uint32_t *crcs;
+	uint32_t timeout_ms; uint32_t epoch; ...;
+};
+int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *join);
 int64_t omnikv_manager_flush(struct omnikv_manager *manager);
 int64_t omnikv_manager_reset(struct omnikv_manager *manager);
 int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager);

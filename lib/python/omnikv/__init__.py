@@ -19,8 +19,9 @@ The C API, with buffers that share memory, errors that carry the library's messa
 from ._native import BUILT_VERSION, LIBRARY_VERSION
 from .buffer import Buffer
 from .connection import connect
-from .errors import (BusyError, DeadlineError, DisconnectedError, InvalidError, LostError, NoMemoryError, NoSpaceError,
-                     NotSupportedError, OmniKVError, QuotaError, StaleError, VersionError, ViewError)
+from .errors import (BusyError, CanceledError, DeadlineError, DisconnectedError, ExistsError, InvalidError, LostError, NoMemoryError,
+                     NoSpaceError, NotSupportedError, OmniKVError, QuotaError, StaleError, VersionError, ViewError)
+from .join import Part
 from .keys import KEY_BYTES_MAX, ChainKey, Keys, chain_sglang, chain_vllm, partial_key
 from .layout import Group, GroupPlan, Layout, Plan, Plane
 from .manager import HASH_ALGORITHMS, NEXT_USE_NEVER, TICKET_BYTES, Manager, Match, Sequence, Space, SpillStore
@@ -30,9 +31,10 @@ from .transfer import EngineMemory, Ring, Transfer
 __version__ = BUILT_VERSION
 
 __all__ = [
-    "BUILT_VERSION", "Buffer", "BusyError", "ChainKey", "DeadlineError", "DisconnectedError", "EngineMemory", "Group", "GroupPlan",
-    "HASH_ALGORITHMS", "InvalidError", "KEY_BYTES_MAX", "Keys", "LIBRARY_VERSION", "Layout", "LostError", "Manager", "Match",
-    "NEXT_USE_NEVER", "NoMemoryError", "NoSpaceError", "NotSupportedError", "OmniKVError", "Plan", "Plane", "Pool", "PoolInfo",
-    "QuotaError", "Ring", "Sequence", "Space", "SpillStore", "StaleError", "TICKET_BYTES", "Transfer", "VersionError", "ViewError",
-    "chain_sglang", "chain_vllm", "connect", "parse_size", "partial_key",
+    "BUILT_VERSION", "Buffer", "BusyError", "CanceledError", "ChainKey", "DeadlineError", "DisconnectedError", "EngineMemory",
+    "ExistsError", "Group", "GroupPlan", "HASH_ALGORITHMS", "InvalidError", "KEY_BYTES_MAX", "Keys", "LIBRARY_VERSION",
+    "Layout", "LostError", "Manager", "Match", "NEXT_USE_NEVER", "NoMemoryError", "NoSpaceError", "NotSupportedError",
+    "OmniKVError", "Part", "Plan", "Plane", "Pool", "PoolInfo", "QuotaError", "Ring", "Sequence", "Space", "SpillStore",
+    "StaleError", "TICKET_BYTES", "Transfer", "VersionError", "ViewError", "chain_sglang", "chain_vllm", "connect",
+    "parse_size", "partial_key",
 ]

@@ -150,6 +150,12 @@ class Handle:
         pointer, self._pointer = self._pointer, None
         return pointer
 
+    def _end_unfreed(self) -> None:
+        """It is no longer the caller's: end it, and leave what it named to who has it now."""
+        with _lock:
+            self._end_locked()
+        self._release_parents()
+
     def _release_parents(self) -> None:
         parents, self._parents = self._parents, ()
         with _lock:

@@ -5,11 +5,13 @@ import ctypes
 import importlib
 import operator
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple, Union
 
 from ._native import ffi, lib
 
 if TYPE_CHECKING:
+    from .join import Part
+    from .layout import Plan
     from .manager import Sequence
 
 # dtype of a layout -> (DLPack code, bits, NumPy's type), the latter by its name in ml_dtypes where NumPy has none.
@@ -32,16 +34,25 @@ class Place(NamedTuple):
     is_state: bool
 
 
+def shape_of(plan: "Plan", group: int, plane: int, rows: int) -> Tuple[Tuple[int, ...], str]:
+    """(shape, dtype) of so many rows of a plane; with a scaled plan they are bytes."""
+    c = plan._c.layout.groups[group].planes[plane]
+    if plan.scale != 1:
+        return (rows, plan._c.groups[group].row_bytes[plane]), "u8"
+    return (rows, c.heads, c.elems), ffi.string(lib.omnikv_dtype_name(c.dtype)).decode()
+
+
 class Buffer:
     """Rows of one plane in one block: shape [rows][heads][elems], dense, in host memory.
 
     ``memory`` is a memoryview of its bytes; ``numpy.asarray(buffer)`` and ``torch.from_dlpack(buffer)`` share them too.
     Rows that others may read already (committed, a cached prefix, shared with a fork) are read-only.
 
-    A Buffer names rows, and looks where they are whenever it is asked: it keeps nothing. Its views do, as ``Sequence`` tells.
+    A Buffer names rows, and looks where they are whenever it is asked: it keeps nothing. Its views do, as ``Sequence`` and
+    ``Part`` tell.
     """
 
-    def __init__(self, owner: "Sequence", place: Place, shape: Tuple[int, ...], dtype: str):
+    def __init__(self, owner: Union["Sequence", "Part"], place: Place, shape: Tuple[int, ...], dtype: str):
         self._code, self._bits, self._numpy_type = _DTYPES[dtype]
         self._owner, self._place = owner, place
         self.shape, self.dtype = shape, dtype

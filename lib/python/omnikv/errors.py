@@ -21,6 +21,14 @@ class QuotaError(OmniKVError):
     """EDQUOT: a bound of the caller's own is reached; what there was before stays."""
 
 
+class ExistsError(OmniKVError):
+    """EEXIST: it is there already."""
+
+
+class CanceledError(OmniKVError):
+    """ECANCELED: it was withdrawn, and nothing comes of it."""
+
+
 class NoMemoryError(OmniKVError, MemoryError):
     """ENOMEM: host memory or huge pages are short."""
 
@@ -59,9 +67,10 @@ class VersionError(ImportError):
 
 _CLASSES = {
     errno.EINVAL: InvalidError, errno.ENOSPC: NoSpaceError, errno.EDQUOT: QuotaError, errno.ENOMEM: NoMemoryError,
-    errno.EBUSY: BusyError, errno.EAGAIN: BusyError, errno.ESTALE: StaleError, errno.ENOENT: StaleError, errno.ENODATA: LostError,
-    errno.EOPNOTSUPP: NotSupportedError, errno.ETIME: DeadlineError, errno.ECONNREFUSED: DisconnectedError,
-    errno.ECONNRESET: DisconnectedError, errno.EPIPE: DisconnectedError, errno.ENOTCONN: DisconnectedError,
+    errno.EEXIST: ExistsError, errno.ECANCELED: CanceledError, errno.EBUSY: BusyError, errno.EAGAIN: BusyError,
+    errno.ESTALE: StaleError, errno.ENOENT: StaleError, errno.ENODATA: LostError, errno.EOPNOTSUPP: NotSupportedError,
+    errno.ETIME: DeadlineError, errno.ECONNREFUSED: DisconnectedError, errno.ECONNRESET: DisconnectedError,
+    errno.EPIPE: DisconnectedError, errno.ENOTCONN: DisconnectedError,
 }
 
 

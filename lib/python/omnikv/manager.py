@@ -8,11 +8,12 @@ thread at a time.
 import errno
 import time
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
 
 from ._native import Handle, check, ffi, lib, new_error, sized, text, text_of
-from .buffer import Buffer, Place
+from .buffer import Buffer, Place, shape_of
 from .errors import DisconnectedError, InvalidError, ViewError, check_bounds, error_for
+from .join import Part
 from .keys import Keys, KeysLike, as_keys, as_tail, as_tokens
 from .layout import Layout, Plan
 from .pool import Pool, PoolInfo, parse_size, pool_info
@@ -101,6 +102,7 @@ class Manager(Handle):
             warnings.warn(f"omnikv: {text_of(err)}", RuntimeWarning, stacklevel=3)
         super().__init__(out[0], lib.omnikv_manager_destroy, client, *([spill] if spill else []))
         self._owned: List[Handle] = [client]
+        self._is_attached = False
 
     @classmethod
     def attach(cls, socket: Optional[str] = None, *, deadline_ms: int = 0, reserve: Union[int, str] = 0) -> "Manager":
@@ -118,7 +120,7 @@ class Manager(Handle):
         check(ret, "omnikv_manager_attach", err)
         manager = cls.__new__(cls)
         Handle.__init__(manager, out[0], lib.omnikv_manager_destroy)
-        manager._owned = []
+        manager._owned, manager._is_attached = [], True
         return manager
 
     def close(self) -> None:
@@ -300,6 +302,12 @@ class Space(Handle):
     def epoch(self) -> int:
         """Which weights what is computed from now on is of; ``Manager.raise_epoch()`` raises it. Sequences note it by themselves."""
         return check(lib.omnikv_space_epoch(self.pointer), "omnikv_space_epoch")
+
+    def part(self, groups: Optional[Iterable[int]] = None, *, nr_tokens: Optional[int] = None, epoch: Optional[int] = None) -> "Part":
+        """Private memory for one rank's part of a block: these groups of the layout (None: all), ``nr_tokens`` tokens (None: a
+        full block). See ``Part``. ``epoch``: what ``epoch()`` said before its bytes were computed (None: it is computed from
+        now on)."""
+        return Part(self, groups, nr_tokens, epoch)
 
     def take(self, ticket: bytes) -> "Sequence":
         """Take over a sequence that ``Sequence.give()`` has made a ticket of, in any process that has opened the same namespace.
@@ -504,7 +512,7 @@ class Sequence(Handle):
         index = plan.layer_index(group, layer)
         pieces, count = self.pieces(group, index, plane, begin, end)
         info, group_plan = plan.layout.groups[group], plan.groups[group]
-        c_plane, row_bytes = info.planes[plane], group_plan.row_bytes[plane]
+        row_bytes = group_plan.row_bytes[plane]
         if not info.tokens_per_entry:      # state: one row, in the block of the last token
             places = [Place(group, index, plane, begin, end, (end - 1) // self._block_tokens, True)]
         else:
@@ -515,8 +523,7 @@ class Sequence(Handle):
                 at += rows
         found = []
         for i in range(count):
-            rows = pieces[i].bytes // row_bytes
-            shape, dtype = ((rows, row_bytes), "u8") if plan.scale != 1 else ((rows, c_plane.heads, c_plane.elems), c_plane.dtype)
+            shape, dtype = shape_of(plan, group, plane, pieces[i].bytes // row_bytes)
             found.append(Buffer(self, places[i], shape, dtype))
         return found
 
