@@ -28,18 +28,27 @@ static bool okv_ref_is_one(_Atomic uint32_t *nr_refs)
 	return atomic_load_explicit(nr_refs, memory_order_acquire) == 1;
 }
 
-static struct okv_leaf *okv_leaf_create(uint32_t nr_groups)
+/* Room for at least @nr_blocks blocks, at most a whole leaf of them. */
+static struct okv_leaf *okv_leaf_create(uint32_t nr_groups, uint32_t nr_blocks)
 {
-	size_t nr = (size_t)OKV_TABLE_LEAF_BLOCKS * nr_groups;
-	size_t extents_bytes = nr * sizeof(struct omnikv_extent);
 	struct okv_leaf *leaf;
+	uint32_t nr_slots = 1;
+	size_t nr;
 
-	leaf = calloc(1, sizeof(*leaf) + extents_bytes + nr * sizeof(uint32_t));
+	while (nr_slots < nr_blocks)
+		nr_slots *= 2;
+	nr = (size_t)nr_slots * nr_groups;
+	leaf = calloc(1, sizeof(*leaf) + nr * (sizeof(leaf->extents[0]) + sizeof(*leaf->crc)) +
+			 nr_slots * (sizeof(*leaf->private) + sizeof(*leaf->state_lo) + sizeof(*leaf->state_hi)));
 	if (!leaf)
 		return NULL;
 	atomic_init(&leaf->nr_refs, 1);
 	leaf->nr_groups = nr_groups;
-	leaf->crc = (uint32_t *)((char *)leaf->extents + extents_bytes);
+	leaf->nr_slots = nr_slots;
+	leaf->private = (struct okv_private **)&leaf->extents[nr];
+	leaf->state_lo = (uint32_t *)&leaf->private[nr_slots];
+	leaf->state_hi = &leaf->state_lo[nr_slots];
+	leaf->crc = &leaf->state_hi[nr_slots];
 	return leaf;
 }
 
@@ -66,20 +75,16 @@ static void okv_leaf_put(struct okv_leaf *leaf, okv_table_drop_fn drop, void *op
 	free(leaf);
 }
 
-/* The first @nr slots of a leaf, as a leaf of one's own. */
-static struct okv_leaf *okv_leaf_copy(const struct okv_leaf *leaf, uint32_t nr)
+/* The first @nr slots of a leaf, as a leaf of one's own with room for @nr_blocks; counts of its blocks stay as they are. */
+static struct okv_leaf *okv_leaf_copy(const struct okv_leaf *leaf, uint32_t nr, uint32_t nr_blocks)
 {
 	uint32_t nr_groups = leaf->nr_groups;
-	struct okv_leaf *copy = okv_leaf_create(nr_groups);
+	struct okv_leaf *copy = okv_leaf_create(nr_groups, nr > nr_blocks ? nr : nr_blocks);
 
 	if (!copy)
 		return NULL;
-	for (uint32_t slot = 0; slot < nr; slot++) {
-		copy->private[slot] = leaf->private[slot];
-		if (copy->private[slot])
-			okv_ref_get(&copy->private[slot]->nr_refs);
-	}
 	copy->nr_used = nr;
+	memcpy(copy->private, leaf->private, nr * sizeof(leaf->private[0]));
 	memcpy(copy->state_lo, leaf->state_lo, nr * sizeof(leaf->state_lo[0]));
 	memcpy(copy->state_hi, leaf->state_hi, nr * sizeof(leaf->state_hi[0]));
 	memcpy(copy->extents, leaf->extents, (size_t)nr * nr_groups * sizeof(leaf->extents[0]));
@@ -140,21 +145,36 @@ static uint64_t okv_table_leaves(uint64_t nr_blocks)
 	return (nr_blocks + OKV_TABLE_LEAF_BLOCKS - 1) >> OKV_TABLE_LEAF_SHIFT;
 }
 
-/* Make leaf @i, of which the table uses the first @nr slots, the caller's alone, with the rest empty. */
-static int okv_leaf_own(struct okv_table *table, uint32_t i, uint32_t nr, okv_table_drop_fn drop, void *opaque)
+/*
+ * Make leaf @i, of which the table uses the first @nr slots, the caller's alone, with the rest empty and room for
+ * @nr_blocks blocks.
+ */
+static int okv_leaf_own(struct okv_table *table, uint32_t i, uint32_t nr, uint32_t nr_blocks, okv_table_drop_fn drop,
+			void *opaque)
 {
 	struct okv_leaf *leaf = table->dir->leaves[i];
+	bool is_own = okv_ref_is_one(&leaf->nr_refs);
 	struct okv_leaf *copy;
 
-	if (okv_ref_is_one(&leaf->nr_refs)) {
+	if (is_own && leaf->nr_slots >= nr_blocks) {
 		while (leaf->nr_used > nr)
 			okv_leaf_clear(leaf, --leaf->nr_used, drop, opaque);
 		return 0;
 	}
-	copy = okv_leaf_copy(leaf, nr);
+	copy = okv_leaf_copy(leaf, nr, nr_blocks);
 	if (!copy)
 		return -ENOMEM;
-	okv_leaf_put(leaf, drop, opaque);
+	if (is_own) {
+		/* Its counts are the copy's. */
+		while (leaf->nr_used > nr)
+			okv_leaf_clear(leaf, --leaf->nr_used, drop, opaque);
+		free(leaf);
+	} else {
+		for (uint32_t slot = 0; slot < nr; slot++)
+			if (copy->private[slot])
+				okv_ref_get(&copy->private[slot]->nr_refs);
+		okv_leaf_put(leaf, drop, opaque);
+	}
 	table->dir->leaves[i] = copy;
 	return 0;
 }
@@ -195,11 +215,11 @@ int okv_table_prepare(struct okv_table *table, uint64_t from, uint64_t to, okv_t
 		return ret;
 	for (uint64_t i = first; i < nr_leaves; i++) {
 		if (i < table->dir->nr_leaves) {
-			ret = okv_leaf_own(table, i, okv_leaf_used(table->nr_blocks, i), drop, opaque);
+			ret = okv_leaf_own(table, i, okv_leaf_used(table->nr_blocks, i), okv_leaf_used(to, i), drop, opaque);
 			if (ret)
 				return ret;
 		} else {
-			table->dir->leaves[i] = okv_leaf_create(table->nr_groups);
+			table->dir->leaves[i] = okv_leaf_create(table->nr_groups, okv_leaf_used(to, i));
 			if (!table->dir->leaves[i])
 				return -ENOMEM;
 			table->dir->nr_leaves++;
@@ -225,6 +245,7 @@ void okv_table_fini(struct okv_table *table, okv_table_drop_fn drop, void *opaqu
 void okv_table_cut(struct okv_table *table, uint64_t nr_blocks, okv_table_drop_fn drop, void *opaque)
 {
 	uint64_t nr_leaves = okv_table_leaves(nr_blocks);
+	uint32_t nr_used;
 
 	if (nr_blocks >= table->nr_blocks)
 		return;
@@ -233,8 +254,9 @@ void okv_table_cut(struct okv_table *table, uint64_t nr_blocks, okv_table_drop_f
 		okv_table_fini(table, drop, opaque);
 		return;
 	}
+	nr_used = okv_leaf_used(nr_blocks, nr_leaves - 1);
 	if (okv_dir_own(table, nr_leaves, nr_leaves, drop, opaque) == 0 && okv_table_slot(nr_blocks))
-		okv_leaf_own(table, nr_leaves - 1, okv_leaf_used(nr_blocks, nr_leaves - 1), drop, opaque);
+		okv_leaf_own(table, nr_leaves - 1, nr_used, nr_used, drop, opaque);
 }
 
 bool okv_table_is_exclusive(const struct okv_table *table, uint64_t block_idx)

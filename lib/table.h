@@ -2,8 +2,8 @@
 /*
  * The block table of a sequence: which extents hold block i, shared between forks.
  *
- * A table is a directory of leaves, each of 64 blocks. Directory and leaves are counted and
- * shared when a sequence is forked, so a fork costs one count; whoever changes a shared node
+ * A table is a directory of leaves, each of 64 blocks; the last one has room for no more than it
+ * needed so far, since most tables are short. Directory and leaves are counted and shared when a sequence is forked, so a fork costs one count; whoever changes a shared node
  * copies that node first (never KV). What is copied then is bounded: one directory (8 bytes
  * for 64 blocks) and one leaf.
  *
@@ -50,9 +50,10 @@ struct okv_private {
 };
 
 /**
- * struct okv_leaf - 64 blocks
+ * struct okv_leaf - up to 64 blocks
  * @nr_refs:  directories that name it
  * @nr_used:  slots from here on are empty
+ * @nr_slots: that it has room for
  * @private:  NULL: cached, or no block
  * @state_lo, @state_hi: tokens of the block at which the bytes of its state groups stand:
  *            @state_hi once the current step has stored them, @state_lo before; 0 is none
@@ -63,9 +64,10 @@ struct okv_leaf {
 	_Atomic uint32_t	nr_refs;
 	uint32_t		nr_used;
 	uint32_t		nr_groups;
-	struct okv_private	*private[OKV_TABLE_LEAF_BLOCKS];
-	uint32_t		state_lo[OKV_TABLE_LEAF_BLOCKS];
-	uint32_t		state_hi[OKV_TABLE_LEAF_BLOCKS];
+	uint32_t		nr_slots;
+	struct okv_private	**private;
+	uint32_t		*state_lo;
+	uint32_t		*state_hi;
 	uint32_t		*crc;
 	struct omnikv_extent	extents[];
 };
