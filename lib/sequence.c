@@ -21,6 +21,8 @@
 
 /* Extents of a request that need no memory of their own. */
 #define OKV_APPEND_EXTENTS	256u
+/* Sequences that are closed in one stay under the manager's lock. */
+#define OKV_CLOSE_MAX		64u
 
 static const struct omnikv_plan *okv_seq_plan(const struct omnikv_seq *seq)
 {
@@ -83,91 +85,168 @@ void okv_seq_fill_cached(struct omnikv_seq *seq, uint64_t block_idx, uint32_t en
 	leaf->state_hi[slot] = has_state ? nr_tokens : 0;
 }
 
-int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-		    const struct omnikv_key *tail, struct omnikv_seq **out)
+/* Inside the visit: @path is pinned; left and entered again where it is long. */
+static int okv_seq_fill(struct omnikv_seq *seq, const struct okv_path *path, struct okv_visit *visit)
 {
 	uint32_t few_entries[256], *entries = few_entries;
-	uint32_t block_tokens, tail_tokens;
-	struct okv_promoted promoted;
-	struct okv_imported imported;
-	struct okv_index_hit hit;
-	struct okv_visit visit;
-	struct omnikv_seq *seq;
+	uint32_t block_tokens = okv_seq_plan(seq)->block_tokens;
+	uint64_t nr_blocks = path->nr_blocks;
 	int ret;
 
-	if (!space || !out || !okv_keys_are_valid(keys, nr_keys, tail))
-		return -EINVAL;
-	seq = okv_seq_create(space);
-	if (!seq)
-		return -ENOMEM;
-	block_tokens = space->plan->plan.block_tokens;
-	okv_tier_promote(space, keys, nr_keys, tail, &promoted);
-	okv_import(space, keys, nr_keys, tail, 0, &imported);
-
-	okv_visit_init(&visit, space->manager);
-	okv_visit_enter(&visit);
-	ret = okv_match_locked(space, keys, nr_keys, tail, &seq->pin, &hit, &tail_tokens);
-	seq->nvme_blocks = okv_tier_settle(&visit, &promoted, ret ? 0 : hit.nr_blocks);
-	okv_import_end(&imported);
-	if (ret)
-		goto err_free;
-	seq->epoch = okv_import_epoch(space->manager);
-	okv_seq_link_locked(seq);
+	if (!nr_blocks)
+		return 0;
 	/* What is pinned stays, so memory can be had outside: all but a little. */
-	if (hit.nr_blocks > OKV_TABLE_LEAF_BLOCKS)
-		okv_visit_leave(&visit);
-	if (!hit.nr_blocks)
-		goto out;
-
-	ret = okv_table_prepare(&seq->table, 0, hit.nr_blocks, okv_private_drop, &visit);
-	if (!ret && hit.nr_blocks > sizeof(few_entries) / sizeof(few_entries[0])) {
-		entries = malloc(hit.nr_blocks * sizeof(*entries));
+	if (nr_blocks > OKV_TABLE_LEAF_BLOCKS)
+		okv_visit_leave(visit);
+	ret = okv_table_prepare(&seq->table, 0, nr_blocks, okv_private_drop, visit);
+	if (!ret && nr_blocks > sizeof(few_entries) / sizeof(few_entries[0])) {
+		entries = malloc(nr_blocks * sizeof(*entries));
 		if (!entries)
 			ret = -ENOMEM;
 	}
-	if (ret) {
-		okv_visit_leave(&visit);
-		omnikv_seq_close(seq);
+	okv_visit_enter(visit);
+	if (ret)
 		return ret;
-	}
-	okv_visit_enter(&visit);
-	okv_index_blocks(space->shelf->index, hit.entry, 0, entries);
-	for (uint64_t i = 0; i < hit.nr_blocks; i++)
+	okv_index_blocks(seq->space->shelf->index, path->entry, 0, entries);
+	for (uint64_t i = 0; i < nr_blocks; i++)
 		okv_seq_fill_cached(seq, i, entries[i],
-				    tail_tokens && i == hit.nr_blocks - 1 ? tail_tokens : block_tokens);
+				    path->tail_tokens && i == nr_blocks - 1 ? path->tail_tokens : block_tokens);
 	if (entries != few_entries)
 		free(entries);
-	seq->table.nr_blocks = hit.nr_blocks;
-	seq->nr_cached = hit.nr_blocks;
-	seq->last_cached_tokens = tail_tokens ? tail_tokens : block_tokens;
-	seq->nr_tokens = (hit.nr_blocks - 1) * block_tokens + seq->last_cached_tokens;
-out:
-	okv_visit_leave(&visit);
-	okv_import_use(space, keys, nr_keys, tail, hit.nr_blocks, tail_tokens);
-	*out = seq;
+	seq->table.nr_blocks = nr_blocks;
+	seq->nr_cached = nr_blocks;
+	seq->last_cached_tokens = path->tail_tokens ? path->tail_tokens : block_tokens;
+	seq->nr_tokens = (nr_blocks - 1) * block_tokens + seq->last_cached_tokens;
 	return 0;
+}
+
+/* All of one manager, none NULL. */
+static void okv_seq_close_some(struct omnikv_seq *const *seqs, size_t nr)
+{
+	struct okv_visit visit;
+
+	okv_visit_init(&visit, seqs[0]->space->manager);
+	for (size_t i = 0; i < nr; i++)
+		okv_table_fini(&seqs[i]->table, okv_private_drop, &visit);
+	okv_visit_enter(&visit);
+	for (size_t i = 0; i < nr; i++) {
+		struct omnikv_seq *seq = seqs[i];
+
+		okv_pin_drop(&seq->pin);
+		seq->link.prev->next = seq->link.next;
+		seq->link.next->prev = seq->link.prev;
+		okv_space_put_locked(seq->space);
+	}
+	okv_visit_leave(&visit);
+	for (size_t i = 0; i < nr; i++)
+		free(seqs[i]);
+}
+
+/* Up to OKV_ASKS_MAX lookups, one after another in one visit. Where there is a store to bring back from, @nr is 1. */
+static int okv_seq_open_some(struct omnikv_space *space, const struct omnikv_prefix *prefixes, uint32_t nr,
+			     struct omnikv_seq **seqs)
+{
+	struct okv_imported imported[OKV_ASKS_MAX];
+	struct okv_path paths[OKV_ASKS_MAX];
+	uint32_t nr_created, nr_open = 0, i;
+	struct okv_promoted promoted;
+	struct okv_visit visit;
+	int ret = 0;
+
+	for (nr_created = 0; nr_created < nr; nr_created++) {
+		seqs[nr_created] = okv_seq_create(space);
+		if (!seqs[nr_created]) {
+			ret = -ENOMEM;
+			goto err_free;
+		}
+	}
+	okv_tier_promote(space, prefixes, &promoted);
+	okv_visit_init(&visit, space->manager);
+	okv_import(&visit, space, prefixes, nr, 0, imported);
+	while (nr_open < nr) {
+		struct omnikv_seq *seq = seqs[nr_open];
+
+		ret = okv_match_locked(space, &prefixes[nr_open], &imported[nr_open], &seq->pin, &paths[nr_open]);
+		if (ret)
+			break;
+		seq->epoch = okv_import_epoch(space->manager);
+		okv_seq_link_locked(seq);
+		nr_open++;
+	}
+	seqs[0]->nvme_blocks = okv_tier_settle(&visit, &promoted, nr_open ? paths[0].nr_blocks : 0);
+	for (i = 0; i < nr; i++)
+		okv_import_end(&imported[i]);
+	for (i = 0; i < nr && !ret; i++)
+		ret = okv_seq_fill(seqs[i], &paths[i], &visit);
+	okv_visit_leave(&visit);
+	okv_import_use(space, prefixes, paths, nr_open);
+	if (!ret)
+		return 0;
+	if (nr_open)
+		okv_seq_close_some(seqs, nr_open);
 
 err_free:
-	okv_visit_leave(&visit);
-	free(seq);
+	for (i = nr_open; i < nr_created; i++)
+		free(seqs[i]);
 	return ret;
+}
+
+int omnikv_seq_open_batch(struct omnikv_space *space, const struct omnikv_prefix *prefixes, size_t nr,
+			  struct omnikv_seq **out)
+{
+	struct omnikv_seq *few[OKV_ASKS_MAX], **seqs = few;
+	/* What comes back from a store may take the place of what the next lookup would hit. */
+	uint32_t max = space && space->manager->tier ? 1 : OKV_ASKS_MAX;
+	size_t nr_open, n;
+	int ret = 0;
+
+	if (!space || nr > OMNIKV_SEQ_BATCH_MAX || (nr && (!prefixes || !out)))
+		return -EINVAL;
+	for (size_t i = 0; i < nr; i++)
+		if (!okv_prefix_is_valid(&prefixes[i]))
+			return -EINVAL;
+	if (nr > OKV_ASKS_MAX)
+		seqs = malloc(nr * sizeof(*seqs));
+	if (!seqs)
+		return -ENOMEM;
+	for (nr_open = 0; nr_open < nr && !ret; nr_open += ret ? 0 : n) {
+		n = nr - nr_open < max ? nr - nr_open : max;
+		ret = okv_seq_open_some(space, &prefixes[nr_open], n, &seqs[nr_open]);
+	}
+	if (ret)
+		omnikv_seq_close_batch(seqs, nr_open);
+	else if (nr)
+		memcpy(out, seqs, nr * sizeof(*seqs));
+	if (seqs != few)
+		free(seqs);
+	return ret;
+}
+
+int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
+		    const struct omnikv_key *tail, struct omnikv_seq **out)
+{
+	const struct omnikv_prefix prefix = { .keys = keys, .nr_keys = nr_keys, .tail = tail };
+
+	return omnikv_seq_open_batch(space, &prefix, 1, out);
+}
+
+void omnikv_seq_close_batch(struct omnikv_seq *const *seqs, size_t nr)
+{
+	size_t i = 0, n;
+
+	while (seqs && i < nr) {
+		for (n = 0; n < OKV_CLOSE_MAX && i + n < nr && seqs[i + n]; n++)
+			if (seqs[i + n]->space->manager != seqs[i]->space->manager)
+				break;
+		if (n)
+			okv_seq_close_some(&seqs[i], n);
+		i += n ? n : 1;
+	}
 }
 
 void omnikv_seq_close(struct omnikv_seq *seq)
 {
-	struct okv_visit visit;
-
-	if (!seq)
-		return;
-	okv_visit_init(&visit, seq->space->manager);
-	okv_table_fini(&seq->table, okv_private_drop, &visit);
-	okv_visit_enter(&visit);
-	okv_pin_drop(&seq->pin);
-	seq->link.prev->next = seq->link.next;
-	seq->link.next->prev = seq->link.prev;
-	okv_space_put_locked(seq->space);
-	okv_visit_leave(&visit);
-	free(seq);
+	omnikv_seq_close_batch(&seq, 1);
 }
 
 bool okv_seq_is_open(struct omnikv_manager *manager, const struct omnikv_seq *seq, uint64_t serial)

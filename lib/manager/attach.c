@@ -439,34 +439,38 @@ static void attached_space_close(struct okv_authority *auth, void *opaque)
 	free(remote);
 }
 
-static void attached_use(struct okv_authority *auth, void *opaque, const struct okv_use *use)
+static void attached_use(struct okv_authority *auth, void *opaque, const struct okv_use *uses, uint32_t nr)
 {
 	struct attached *at = attached_of(auth);
 	struct remote *remote = opaque;
 	struct okv_wire_use *out;
-	bool is_due;
+	bool is_due = false;
 
-	pthread_mutex_lock(&at->lock);
-	/* Full, and the thread that filled it has yet to send it: this one is not told. */
-	if (at->uses.count == OKV_WIRE_USES_MAX) {
+	while (nr) {
+		pthread_mutex_lock(&at->lock);
+		/* Full, and the thread that filled it has yet to send it: these are not told. */
+		if (at->uses.count == OKV_WIRE_USES_MAX) {
+			is_due = true;
+			nr = 0;
+		}
+		if (!at->uses.count)
+			at->uses_since_ns = okv_monotonic_rough_ns();
+		for (; nr && at->uses.count < OKV_WIRE_USES_MAX; nr--, uses++) {
+			out = &at->use[at->uses.count++];
+			*out = (struct okv_wire_use){
+				.space = remote->space,
+				.blocks_queried = uses->blocks_queried, .blocks_hit = uses->blocks_hit,
+				.tokens_queried = uses->tokens_queried, .tokens_hit = uses->tokens_hit,
+			};
+			if (uses->last)
+				out->last = *uses->last;
+			is_due = at->uses.count == OKV_WIRE_USES_MAX;
+		}
+		is_due |= okv_monotonic_rough_ns() - at->uses_since_ns > USES_NS;
 		pthread_mutex_unlock(&at->lock);
-		flush_uses(at);
-		return;
+		if (is_due)
+			flush_uses(at);
 	}
-	if (!at->uses.count)
-		at->uses_since_ns = okv_monotonic_rough_ns();
-	out = &at->use[at->uses.count++];
-	*out = (struct okv_wire_use){
-		.space = remote->space,
-		.blocks_queried = use->blocks_queried, .blocks_hit = use->blocks_hit,
-		.tokens_queried = use->tokens_queried, .tokens_hit = use->tokens_hit,
-	};
-	if (use->last)
-		out->last = *use->last;
-	is_due = at->uses.count == OKV_WIRE_USES_MAX || okv_monotonic_rough_ns() - at->uses_since_ns > USES_NS;
-	pthread_mutex_unlock(&at->lock);
-	if (is_due)
-		flush_uses(at);
 }
 
 static void attached_distrust(struct okv_authority *auth, void *opaque, const struct omnikv_key *key)
@@ -510,79 +514,123 @@ static void reader_is_stale(struct attached *at, struct remote *remote)
 	pthread_mutex_unlock(&at->lock);
 }
 
-static int lease_found(struct attached *at, uint32_t nr_groups, const struct okv_found *found)
+/* All that @found has from block @from on. */
+static int lease_found(struct attached *at, uint32_t nr_groups, const struct okv_found *found, uint32_t from)
 {
 	struct omnikv_extent leases[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
 	uint32_t nr = 0;
 
-	for (uint32_t i = 0; i < found->nr * nr_groups; i++)
+	for (uint32_t i = from * nr_groups; i < found->nr * nr_groups; i++)
 		if (found->extents[i].nr_granules)
 			leases[nr++] = found->extents[i];
 	return nr ? omnikv_extent_lease(at->auth.client, leases, nr) : 0;
 }
 
-/* Of a hit that was just made: the blocks from @first on, as many as one answer has. */
-static int read_blocks(const struct okv_reader *reader, const struct okv_reader_space *rspace,
-		       const struct okv_reader_hit *hit, uint64_t first, struct okv_found *found)
+/* Of a hit that was just made: what @found has room for of it, by memory of its own. */
+static int read_long(const struct okv_reader *reader, const struct okv_reader_space *rspace,
+		     const struct okv_reader_hit *hit, const struct okv_ask *ask, struct okv_found *found)
 {
-	uint64_t nr = hit->nr_blocks - first;
-	struct omnikv_extent *extents = found->extents;
-	uint32_t *crcs = found->crcs;
+	uint64_t nr = (hit->nr_blocks - ask->first) * rspace->nr_groups, nr_kept = (uint64_t)ask->nr * rspace->nr_groups;
+	struct omnikv_extent *extents = malloc(nr * sizeof(*extents));
+	uint32_t *crcs = malloc(nr * sizeof(*crcs));
 	int ret;
 
-	if (nr > OKV_FOUND_BLOCKS) {
-		extents = malloc(nr * rspace->nr_groups * sizeof(*extents));
-		crcs = malloc(nr * rspace->nr_groups * sizeof(*crcs));
+	ret = extents && crcs ? okv_reader_blocks(reader, rspace, hit, ask->first, NULL, extents, crcs) : -ENOMEM;
+	if (!ret) {
+		memcpy(&found->extents[ask->at * rspace->nr_groups], extents, nr_kept * sizeof(*extents));
+		memcpy(&found->crcs[ask->at * rspace->nr_groups], crcs, nr_kept * sizeof(*crcs));
 	}
-	ret = extents && crcs ? okv_reader_blocks(reader, rspace, hit, first, NULL, extents, crcs) : -ENOMEM;
-	found->nr = nr < OKV_FOUND_BLOCKS ? nr : OKV_FOUND_BLOCKS;
-	if (extents != found->extents) {
-		if (!ret) {
-			memcpy(found->extents, extents, (size_t)found->nr * rspace->nr_groups * sizeof(*extents));
-			memcpy(found->crcs, crcs, (size_t)found->nr * rspace->nr_groups * sizeof(*crcs));
-		}
-		free(extents);
-		free(crcs);
-	}
+	free(extents);
+	free(crcs);
 	return ret;
 }
 
-/* By the catalog. -EAGAIN: it cannot be read now. */
-static int find_shared(struct attached *at, struct remote *remote, const struct omnikv_key *keys, size_t nr_keys,
-		       const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+/* By the catalog, once: 0, or -ESTALE: what was found is not there any more, or may be (also where two found the same). */
+static int look(struct attached *at, struct remote *remote, struct okv_ask *asks, uint32_t nr, uint32_t flags,
+		struct okv_found *found)
 {
+	struct okv_reader_lookup lookups[OKV_ASKS_MAX];
+	struct okv_reader_read reads[OKV_ASKS_MAX];
+	uint32_t of[OKV_ASKS_MAX], nr_reads = 0, from = found->nr;
 	struct okv_reader_space rspace;
-	struct okv_reader_hit hit;
 	struct okv_reader reader;
-	int ret = -EAGAIN;
+	bool has_reader;
 
-	for (uint32_t i = 0; i < FIND_TRIES; i++) {
-		if (!reader_of(at, remote, &reader, &rspace))
-			return -EAGAIN;
-		if (flags & OKV_FIND_F_ANY)
-			rspace.needed_state = 0;
-		ret = okv_reader_match(&reader, &rspace, keys, nr_keys, tail, &hit);
-		if (!ret) {
-			found->nr_hit = hit.nr_blocks;
-			found->tail_tokens = hit.tail_tokens;
-			found->nr = 0;
-			if (hit.nr_blocks <= first)
-				return 0;
-			ret = read_blocks(&reader, &rspace, &hit, first, found);
+	has_reader = reader_of(at, remote, &reader, &rspace);
+	if (flags & OKV_FIND_F_ANY)
+		rspace.needed_state = 0;
+	for (uint32_t i = 0; i < nr; i++)
+		lookups[i].prefix = asks[i].prefix;
+	if (has_reader)
+		okv_reader_match_list(&reader, &rspace, lookups, nr);
+	for (uint32_t i = 0; i < nr; i++) {
+		const struct okv_reader_hit *hit = &lookups[i].hit;
+		uint32_t max = OKV_FOUND_BLOCKS - found->nr;
+		struct okv_ask *ask = &asks[i];
+
+		ask->nr = 0;
+		ask->has_more = false;
+		ask->res = has_reader ? lookups[i].res : -EAGAIN;
+		if (ask->res)
+			continue;
+		ask->nr_hit = hit->nr_blocks;
+		ask->tail_tokens = hit->tail_tokens;
+		if (hit->nr_blocks <= ask->first)
+			continue;
+		ask->at = found->nr;
+		ask->has_more = hit->nr_blocks - ask->first > max;
+		ask->nr = ask->has_more ? max : (uint32_t)(hit->nr_blocks - ask->first);
+		found->nr += ask->nr;
+		if (ask->has_more) {
+			ask->res = ask->nr ? read_long(&reader, &rspace, hit, ask, found) : 0;
+		} else {
+			of[nr_reads] = i;
+			reads[nr_reads++] = (struct okv_reader_read){
+				.hit = hit, .from = ask->first,
+				.extents = &found->extents[ask->at * rspace.nr_groups],
+				.crc32c = &found->crcs[ask->at * rspace.nr_groups],
+			};
 		}
-		/* Given up between the look and the lease: look again. */
-		if (!ret)
-			ret = lease_found(at, remote->nr_groups, found);
-		if (!ret)
-			return 0;
-		found->nr = 0;
-		if (ret != -ESTALE)
-			break;
-		reader_is_stale(at, remote);
 	}
-	if (ret == -EBADMSG)
-		reader_is_stale(at, remote);
-	return -EAGAIN;
+	if (nr_reads)
+		okv_reader_blocks_list(&reader, &rspace, reads, nr_reads);
+	for (uint32_t i = 0; i < nr_reads; i++)
+		asks[of[i]].res = reads[i].res;
+	/* What could not be read is no extent, and what was given up between the look and the lease is looked for again. */
+	for (uint32_t i = 0; i < nr; i++)
+		if (asks[i].res && asks[i].nr)
+			memset(&found->extents[asks[i].at * remote->nr_groups], 0,
+			       (size_t)asks[i].nr * remote->nr_groups * sizeof(found->extents[0]));
+	if (!lease_found(at, remote->nr_groups, found, from))
+		return 0;
+	found->nr = from;
+	return -ESTALE;
+}
+
+/* By the catalog. @res -EAGAIN: it cannot be read now. */
+static void find_shared(struct attached *at, struct remote *remote, struct okv_ask *asks, uint32_t nr, uint32_t flags,
+			struct okv_found *found)
+{
+	bool is_leased = !look(at, remote, asks, nr, flags, found);
+
+	for (uint32_t i = 0; i < nr; i++) {
+		struct okv_ask *ask = &asks[i];
+
+		if (!is_leased && ask->nr && !ask->res)
+			ask->res = -ESTALE;
+		for (uint32_t k = 1; k < FIND_TRIES && ask->res == -ESTALE; k++) {
+			reader_is_stale(at, remote);
+			if (look(at, remote, ask, 1, flags, found) && ask->nr && !ask->res)
+				ask->res = -ESTALE;
+		}
+		if (ask->res == -EBADMSG || ask->res == -ESTALE)
+			reader_is_stale(at, remote);
+		if (!ask->res)
+			continue;
+		ask->res = -EAGAIN;
+		ask->nr = 0;
+		ask->has_more = false;
+	}
 }
 
 struct find_reply {
@@ -591,9 +639,12 @@ struct find_reply {
 };
 
 /* By a frame; the daemon brings back what its spill store has, and leases what it finds. */
-static int find_asked(struct attached *at, struct remote *remote, const struct omnikv_key *keys, size_t nr_keys,
-		      const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+static int find_asked(struct attached *at, struct remote *remote, struct okv_ask *ask, uint32_t flags,
+		      struct okv_found *found)
 {
+	const struct omnikv_key *keys = ask->prefix->keys, *tail = ask->prefix->tail;
+	uint64_t nr_keys = ask->prefix->nr_keys, first = ask->first;
+	uint32_t max = OKV_FOUND_BLOCKS - found->nr;
 	struct {
 		struct okv_wire_find	find;
 		struct omnikv_key	keys[OKV_WIRE_KEYS_MAX + 2];
@@ -602,10 +653,9 @@ static int find_asked(struct attached *at, struct remote *remote, const struct o
 	struct okv_call frame = { .type = OKV_WIRE_FIND };
 	/* What does not go into one frame goes from @first on, as far as one frame goes. */
 	bool has_parent = nr_keys > OKV_WIRE_KEYS_MAX && first;
-	uint64_t from = has_parent ? first : 0;
-	uint64_t nr_sent = nr_keys - from < OKV_WIRE_KEYS_MAX ? nr_keys - from : OKV_WIRE_KEYS_MAX;
-	bool is_cut = from + nr_sent < nr_keys;
-	uint32_t nr;
+	uint64_t begin = has_parent ? first : 0;
+	uint64_t nr_sent = nr_keys - begin < OKV_WIRE_KEYS_MAX ? nr_keys - begin : OKV_WIRE_KEYS_MAX;
+	bool is_cut = begin + nr_sent < nr_keys;
 	int ret;
 
 	/* Where a hit can end is seen when all of it is here. */
@@ -613,7 +663,6 @@ static int find_asked(struct attached *at, struct remote *remote, const struct o
 		tail = NULL;
 		flags |= OKV_FIND_F_ANY;
 	}
-	found->nr = 0;
 	req = malloc(sizeof(*req));
 	reply = malloc(sizeof(*reply));
 	ret = req && reply ? 0 : -ENOMEM;
@@ -622,7 +671,7 @@ static int find_asked(struct attached *at, struct remote *remote, const struct o
 			.first = first, .flags = flags, .nr_keys = nr_sent, .has_tail = tail != NULL,
 			.has_parent = has_parent,
 		};
-		memcpy(req->keys, keys + from - has_parent, (nr_sent + has_parent) * sizeof(*keys));
+		memcpy(req->keys, keys + begin - has_parent, (nr_sent + has_parent) * sizeof(*keys));
 		if (tail)
 			req->keys[nr_sent + has_parent] = *tail;
 	}
@@ -634,42 +683,58 @@ static int find_asked(struct attached *at, struct remote *remote, const struct o
 		ret = call_about(at, remote, &req->find.space, &frame);
 	}
 	if (ret >= 0) {
-		nr = reply->found.nr * remote->nr_groups;
-		found->nr_hit = reply->found.nr_hit;
-		found->tail_tokens = reply->found.tail_tokens;
-		found->nr = reply->found.nr;
-		found->has_more = is_cut && found->nr_hit == from + nr_sent;
-		memcpy(found->extents, reply->items, nr * sizeof(found->extents[0]));
-		memcpy(found->crcs, reply->items + nr * sizeof(found->extents[0]), nr * sizeof(found->crcs[0]));
-		ret = lease_found(at, remote->nr_groups, found);
-		if (ret)
-			found->nr = 0;
+		uint32_t nr_all = reply->found.nr * remote->nr_groups, from = found->nr, nr;
+
+		ask->nr_hit = reply->found.nr_hit;
+		ask->tail_tokens = reply->found.tail_tokens;
+		ask->at = from;
+		ask->nr = reply->found.nr < max ? reply->found.nr : max;
+		ask->has_more = ask->nr && (ask->nr < reply->found.nr || (is_cut && ask->nr_hit == begin + nr_sent));
+		nr = ask->nr * remote->nr_groups;
+		found->nr += ask->nr;
+		memcpy(&found->extents[from * remote->nr_groups], reply->items, nr * sizeof(found->extents[0]));
+		memcpy(&found->crcs[from * remote->nr_groups], reply->items + nr_all * sizeof(found->extents[0]),
+		       nr * sizeof(found->crcs[0]));
+		ret = lease_found(at, remote->nr_groups, found, from);
+		if (ret) {
+			found->nr = from;
+			ask->nr = 0;
+			ask->has_more = false;
+		}
 	}
 	free(req);
 	free(reply);
 	return ret < 0 ? ret : 0;
 }
 
-static int attached_find(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys, size_t nr_keys,
-			 const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+static void attached_find(struct okv_authority *auth, void *opaque, struct okv_ask *asks, uint32_t nr, uint32_t flags,
+			  struct okv_found *found)
 {
 	struct attached *at = attached_of(auth);
 	struct remote *remote = opaque;
-	int ret = -EAGAIN;
+	bool is_up = okv_conn_is_up(at->conn);
 
-	found->has_more = false;
+	found->nr = 0;
 	/* The memory is there without the daemon, but what it gives up then nobody can tell. */
-	if (okv_conn_is_up(at->conn))
-		ret = find_shared(at, remote, keys, nr_keys, tail, first, flags, found);
-	if (!ret && (!(remote->flags & OKV_SPACE_OPENED_F_TIER) || (flags & OKV_FIND_F_ANY) ||
-		     found->nr_hit >= nr_keys + (tail != NULL)))
-		return 0;
-	/* The begin of a path is in memory, and the rest may be on NVMe: that is asked for when this is leased and here. */
-	if (!ret && found->nr) {
-		found->has_more = true;
-		return 0;
+	if (is_up)
+		find_shared(at, remote, asks, nr, flags, found);
+	for (uint32_t i = 0; i < nr; i++) {
+		struct okv_ask *ask = &asks[i];
+		bool is_found = is_up && !ask->res;
+
+		if (is_found && (!(remote->flags & OKV_SPACE_OPENED_F_TIER) || (flags & OKV_FIND_F_ANY) ||
+				 ask->nr_hit >= ask->prefix->nr_keys + (ask->prefix->tail != NULL)))
+			continue;
+		/* The begin of a path is in memory, and the rest may be on NVMe: that is asked for when this is leased and here. */
+		if (is_found && ask->nr) {
+			ask->has_more = true;
+		} else if (found->nr == OKV_FOUND_BLOCKS) {
+			ask->res = 0;
+			ask->has_more = true;
+		} else {
+			ask->res = find_asked(at, remote, ask, flags, found);
+		}
 	}
-	return find_asked(at, remote, keys, nr_keys, tail, first, flags, found);
 }
 
 static int64_t attached_lookup(struct okv_authority *auth, void *opaque, const struct omnikv_key *keys, size_t nr_keys)

@@ -21,21 +21,38 @@
 /** Most blocks that one answer describes. */
 #define OKV_FOUND_BLOCKS	256u
 
+/** Most prefixes that are asked for at once. */
+#define OKV_ASKS_MAX		32u
+
 struct okv_authority;
 
 /**
- * struct okv_found - what the authority has of a prefix
+ * struct okv_ask - a prefix that the authority is asked for, and its answer
+ * @first:       block from which on what it has is to be described
+ * @res:         0, or an error: nothing of it is described
  * @nr_hit:      blocks of the whole hit, a tail included; where it has state groups it ends at a checkpoint
  * @tail_tokens: of the tail, where the hit ends with it; else 0
- * @nr:          blocks that are described, from the first one asked for on
- * @has_more:    the authority may have blocks behind the hit, for which it is to be asked again once these are here
+ * @at, @nr:     blocks of struct okv_found that describe it, from @first on
+ * @has_more:    there may be more, for which the authority is to be asked again once these are here
+ */
+struct okv_ask {
+	const struct omnikv_prefix *prefix;
+	uint64_t		first;
+	int			res;
+	uint32_t		tail_tokens;
+	uint64_t		nr_hit;
+	uint32_t		at;
+	uint32_t		nr;
+	bool			has_more;
+};
+
+/**
+ * struct okv_found - blocks that the authority has, of all that was asked for
+ * @nr:          blocks that are described
  * @extents, @crcs: [nr][groups]; nr_granules 0 where a block lacks a state group
  */
 struct okv_found {
-	uint64_t		nr_hit;
-	uint32_t		tail_tokens;
 	uint32_t		nr;
-	bool			has_more;
 	struct omnikv_extent	extents[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
 	uint32_t		crcs[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
 };
@@ -103,7 +120,8 @@ struct okv_use {
  * @space_open: @remote stands for the namespace in later calls. -EINVAL and others of omnikv_space_open()
  * @space_close: ends it; never fails
  * @lookup:     length of the hit in blocks, nothing leased
- * @find:       what it has from block @first on; all that @found describes is leased by the client, once. @flags: OKV_FIND_F_*
+ * @find:       what it has of @nr prefixes, of which no two ask for the same blocks; all that @found describes is leased by
+ *              the client, once. What finds no room in @found has_more. @nr: 1 to OKV_ASKS_MAX; @flags: OKV_FIND_F_*
  * @publish:    seal and insert. 0 where every block is NEW or THERE. -EBUSY: a transfer is on the next one.
  *              -ESTALE: the parent is not there (any more). -EINVAL, -ENOMEM
  * @attach:     add the state of @group (PRIVATE) to a block that lacks it: SEALED, the authority's and leased
@@ -111,7 +129,7 @@ struct okv_use {
  *              this and other errors leave the extent as it was. -ESTALE: also where @epoch is over. -EDQUOT: the block is
  *              pinned, and pins have reached their bound. Inside a visit
  * @is_idle:    no transfer of this client is on an extent of its own. Inside a visit
- * @use:        tell of a lookup; may be dropped
+ * @use:        tell of lookups, in order; may be dropped
  * @distrust:   the bytes of the block @key are not those that were committed
  * @make_room:  have @nr_granules free in the pool. -ENOSPC: what could leave would not do
  * @can_room:   1: it could, 0: not now
@@ -133,13 +151,13 @@ struct okv_authority_ops {
 			  void **remote, struct omnikv_error *notice);
 	void (*space_close)(struct okv_authority *auth, void *remote);
 	int64_t (*lookup)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys);
-	int (*find)(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
-		    const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found);
+	void (*find)(struct okv_authority *auth, void *remote, struct okv_ask *asks, uint32_t nr, uint32_t flags,
+		     struct okv_found *found);
 	int (*publish)(struct okv_authority *auth, void *remote, const struct okv_publication *pub);
 	int (*attach)(struct okv_authority *auth, void *remote, const struct omnikv_key *key, uint32_t group,
 		      const struct omnikv_extent *extent, uint32_t crc, uint32_t epoch);
 	bool (*is_idle)(struct okv_authority *auth, const struct omnikv_extent *extent);
-	void (*use)(struct okv_authority *auth, void *remote, const struct okv_use *use);
+	void (*use)(struct okv_authority *auth, void *remote, const struct okv_use *uses, uint32_t nr);
 	void (*distrust)(struct okv_authority *auth, void *remote, const struct omnikv_key *key);
 	int (*make_room)(struct okv_authority *auth, uint64_t nr_granules);
 	int (*can_room)(struct okv_authority *auth, uint64_t nr_granules);

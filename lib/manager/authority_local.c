@@ -56,12 +56,12 @@ static int64_t local_lookup(struct okv_authority *auth, void *remote, const stru
 	return is_gone(auth) ? -ENOTCONN : omnikv_lookup(remote, keys, nr_keys);
 }
 
-static int local_find(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
-		      const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+static void local_find(struct okv_authority *auth, void *remote, struct okv_ask *asks, uint32_t nr, uint32_t flags,
+		       struct okv_found *found)
 {
-	if (is_gone(auth))
-		return -ENOTCONN;
-	return okv_session_find(remote, auth->client, keys, nr_keys, tail, first, flags, found);
+	found->nr = 0;
+	for (uint32_t i = 0; i < nr; i++)
+		asks[i].res = is_gone(auth) ? -ENOTCONN : okv_session_find(remote, auth->client, &asks[i], flags, found);
 }
 
 static int local_publish(struct okv_authority *auth, void *remote, const struct okv_publication *pub)
@@ -84,10 +84,10 @@ static bool local_is_idle(struct okv_authority *auth, const struct omnikv_extent
 	return !omnikv_extent_query(auth->client, extent, &info) && !info.nr_refs;
 }
 
-static void local_use(struct okv_authority *auth, void *remote, const struct okv_use *use)
+static void local_use(struct okv_authority *auth, void *remote, const struct okv_use *uses, uint32_t nr)
 {
-	if (!is_gone(auth))
-		okv_session_use(remote, use);
+	for (uint32_t i = 0; i < nr && !is_gone(auth); i++)
+		okv_session_use(remote, &uses[i]);
 }
 
 static void local_distrust(struct okv_authority *auth, void *remote, const struct omnikv_key *key)

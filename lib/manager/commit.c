@@ -366,15 +366,17 @@ static bool okv_commit_is_over(const struct okv_commit *commit)
 static int okv_commit_run(struct okv_commit *commit)
 {
 	bool is_tail = commit->nr_tokens < commit->seq->space->plan->plan.block_tokens;
+	const struct omnikv_prefix prefix = {
+		.keys = commit->all_keys, .nr_keys = commit->first + (is_tail ? 0 : commit->nr),
+		.tail = is_tail ? commit->keys : NULL,
+	};
 	struct okv_imported imported;
 	int ret;
 
 	ret = okv_commit_own_odd(commit);
 	if (ret)
 		return ret;
-	okv_import(commit->seq->space, commit->all_keys, commit->first + (is_tail ? 0 : commit->nr),
-		   is_tail ? commit->keys : NULL, OKV_FIND_F_ANY, &imported);
-	okv_visit_enter(&commit->visit);
+	okv_import(&commit->visit, commit->seq->space, &prefix, 1, OKV_FIND_F_ANY, &imported);
 	ret = okv_commit_is_over(commit) ? -ESTALE : okv_commit_adopt_cached(commit);
 	okv_import_end(&imported);
 	if (ret || !commit->nr)

@@ -435,18 +435,31 @@ void okv_imports_flush(struct omnikv_manager *manager)
 
 /* ---- importing ------------------------------------------------------------------------------ */
 
+/**
+ * struct okv_importing - where an import works
+ * @epoch:    in which it began
+ * @flags:    OKV_FIND_F_*
+ * @asks:     [nr_asks] of one round, of the prefix of the same place in @of
+ * @lacks_state: bit per prefix: block @nr_hit - 1, which is here, may have a state there
+ */
 struct okv_importing {
 	struct omnikv_space		*space;
-	const struct omnikv_key		*keys;
-	size_t				nr_keys;
-	const struct omnikv_key		*tail;
-	uint32_t			flags;		/* OKV_FIND_F_* */
-	const struct okv_imported	*imported;
-	struct okv_pin			*pin;		/* of @imported: on the last block here; inactive: none */
-	uint64_t			nr_blocks;	/* of the path down to it */
-	bool				has_tail;	/* it is the tail */
+	const struct omnikv_prefix	*prefixes;
+	struct okv_imported		*imported;
+	uint64_t			epoch;
+	uint32_t			flags;
+	uint32_t			lacks_state;
+	uint32_t			nr_asks;
+	uint32_t			of[OKV_ASKS_MAX];
+	uint64_t			nr_hit[OKV_ASKS_MAX];
+	struct okv_ask			asks[OKV_ASKS_MAX];
 	struct okv_found		found;
 };
+
+static uint64_t imported_blocks(const struct okv_imported *imported)
+{
+	return okv_pin_is_active(&imported->pin) ? imported->pin.nr_blocks : 0;
+}
 
 uint64_t okv_import_epoch(const struct omnikv_manager *manager)
 {
@@ -456,21 +469,22 @@ uint64_t okv_import_epoch(const struct omnikv_manager *manager)
 /* Inside a visit: has another thread learnt of a new epoch since? Then what is older does not come in. */
 static bool import_is_over(const struct okv_importing *imp)
 {
-	return imp->imported->epoch != imp->space->manager->imports->epoch;
+	return imp->epoch != imp->space->manager->imports->epoch;
 }
 
-/* Is it an answer to what was asked, from block @first on, with extents as this namespace has? Who answered may be anybody. */
-static bool found_fits(const struct okv_importing *imp, uint64_t first)
+/* Is it an answer to what was asked, with extents as this namespace has? Who answered may be anybody. */
+static bool ask_fits(const struct okv_importing *imp, const struct okv_ask *ask)
 {
 	const struct omnikv_plan *plan = &imp->space->plan->plan;
-	const struct okv_found *found = &imp->found;
-	const struct omnikv_extent *extent = found->extents;
+	uint32_t nr_groups = plan->layout.nr_groups;
+	const struct omnikv_extent *extent = &imp->found.extents[ask->at * nr_groups];
+	uint64_t nr_keys = ask->prefix->nr_keys;
 
-	if (found->nr_hit > imp->nr_keys + (imp->tail != NULL) || (found->nr && found->nr + first > found->nr_hit) ||
-	    (found->tail_tokens != 0) != (found->nr_hit > imp->nr_keys) || found->tail_tokens >= plan->block_tokens)
+	if (ask->nr_hit > nr_keys + (ask->prefix->tail != NULL) || (ask->nr && ask->nr + ask->first > ask->nr_hit) ||
+	    (ask->tail_tokens != 0) != (ask->nr_hit > nr_keys) || ask->tail_tokens >= plan->block_tokens)
 		return false;
-	for (uint32_t i = 0; i < found->nr; i++)
-		for (uint32_t g = 0; g < plan->layout.nr_groups; g++, extent++)
+	for (uint32_t i = 0; i < ask->nr; i++)
+		for (uint32_t g = 0; g < nr_groups; g++, extent++)
 			if (extent->nr_granules != plan->groups[g].nr_granules &&
 			    (extent->nr_granules || !(imp->space->needed_state >> g & 1)))
 				return false;
@@ -478,26 +492,27 @@ static bool found_fits(const struct okv_importing *imp, uint64_t first)
 }
 
 /* Inside a visit: put what was found behind the path. Leases go to the entries, or back. false: it ends here. */
-static bool import_insert(struct okv_importing *imp)
+static bool import_insert(struct okv_importing *imp, const struct okv_ask *ask, struct okv_imported *imported)
 {
+	const struct omnikv_prefix *prefix = ask->prefix;
 	struct omnikv_manager *manager = imp->space->manager;
 	struct okv_shelf *shelf = imp->space->shelf;
-	const struct okv_found *found = &imp->found;
 	uint32_t nr_groups = shelf->nr_groups, i;
-	bool is_over = import_is_over(imp) || !found_fits(imp, imp->nr_blocks);
+	const struct omnikv_extent *extents = &imp->found.extents[ask->at * nr_groups];
+	const uint32_t *crcs = &imp->found.crcs[ask->at * nr_groups];
+	bool is_over = import_is_over(imp) || !ask_fits(imp, ask);
 
-	for (i = 0; i < found->nr && !imp->has_tail && !is_over; i++) {
-		uint64_t position = imp->nr_blocks;
-		bool is_tail = found->tail_tokens && position == found->nr_hit - 1;
-		const struct omnikv_extent *extents = &found->extents[i * nr_groups];
+	for (i = 0; i < ask->nr && !imported->tail_tokens && !is_over; i++) {
+		uint64_t position = imported_blocks(imported);
+		bool is_tail = ask->tail_tokens && position == ask->nr_hit - 1;
 		struct okv_index_block block = {
 			.ns = imp->space->id,
-			.parent = okv_pin_is_active(imp->pin) ? imp->pin->entry : OKV_ENTRY_NONE,
+			.parent = okv_pin_is_active(&imported->pin) ? imported->pin.entry : OKV_ENTRY_NONE,
 			.position = position,
-			.nr_tokens = is_tail ? found->tail_tokens : OKV_BLOCK_FULL,
-			.key = is_tail ? imp->tail : &imp->keys[position],
-			.extents = extents,
-			.crc32c = &found->crcs[i * nr_groups],
+			.nr_tokens = is_tail ? ask->tail_tokens : OKV_BLOCK_FULL,
+			.key = is_tail ? prefix->tail : &prefix->keys[position],
+			.extents = &extents[i * nr_groups],
+			.crc32c = &crcs[i * nr_groups],
 		};
 		uint32_t entry;
 		int ret = -OKV_FAILPOINT("import.insert");
@@ -508,95 +523,169 @@ static bool import_insert(struct okv_importing *imp)
 			break;
 		/* Somebody was faster: the entry has its lease already. */
 		if (ret)
-			release(manager, extents, nr_groups);
+			release(manager, block.extents, nr_groups);
 		else
 			manager->stats.blocks_imported++;
-		if (okv_pin_move(shelf, imp->pin, entry, position + 1)) {
+		if (okv_pin_move(shelf, &imported->pin, entry, position + 1)) {
 			if (!ret)
 				okv_import_trim(shelf, entry);
 			i++;
 			break;
 		}
-		imp->nr_blocks++;
-		imp->has_tail = is_tail;
+		imported->tail_tokens = is_tail ? ask->tail_tokens : 0;
 	}
-	release(manager, &found->extents[i * nr_groups], (found->nr - i) * nr_groups);
-	return i == found->nr && found->nr && !imp->has_tail && (found->has_more || imp->nr_blocks < found->nr_hit);
+	release(manager, &extents[i * nr_groups], (ask->nr - i) * nr_groups);
+	return !is_over && i == ask->nr && !imported->tail_tokens &&
+	       (ask->has_more || (ask->nr && imported_blocks(imported) < ask->nr_hit));
 }
 
 /* Inside a visit: the block at @position is here without a state that the authority's has. */
-static void import_states(struct okv_importing *imp, uint64_t position)
+static void import_states(struct okv_importing *imp, const struct okv_ask *ask, const struct okv_imported *imported)
 {
 	struct okv_shelf *shelf = imp->space->shelf;
 	struct omnikv_manager *manager = imp->space->manager;
 	struct okv_index_info info;
-	uint32_t entry = okv_pin_is_active(imp->pin) ? imp->pin->entry : OKV_ENTRY_NONE;
+	uint32_t entry = okv_pin_is_active(&imported->pin) ? imported->pin.entry : OKV_ENTRY_NONE;
 
 	if (import_is_over(imp))
 		entry = OKV_ENTRY_NONE;
-	while (entry != OKV_ENTRY_NONE && !okv_index_get(shelf->index, entry, &info) && info.position > position)
+	while (entry != OKV_ENTRY_NONE && !okv_index_get(shelf->index, entry, &info) && info.position > ask->first)
 		entry = info.parent;
 	for (uint32_t g = 0; g < shelf->nr_groups; g++) {
 		const struct omnikv_extent *extent = &imp->found.extents[g];
 
-		if (entry == OKV_ENTRY_NONE || info.position != position || info.is_partial != (imp->found.tail_tokens != 0) ||
+		if (entry == OKV_ENTRY_NONE || info.position != ask->first || info.is_partial != (ask->tail_tokens != 0) ||
 		    okv_shelf_is_owned(shelf, entry) || !(imp->space->needed_state >> g & 1) || !extent->nr_granules ||
 		    okv_index_attach(shelf->index, entry, g, extent, imp->found.crcs[g]))
 			release(manager, extent, 1);
 	}
 }
 
-static void import_from(struct okv_importing *imp, struct okv_authority *auth, void *remote)
+/* Inside a visit: the longest path that is here already, whether a hit can end with it or not. */
+static void import_begin(struct omnikv_space *space, const struct omnikv_prefix *prefix, struct okv_imported *imported)
 {
-	struct okv_visit visit;
-	bool has_more = true;
+	struct okv_index_hit hit;
+	uint32_t tail_tokens;
 
-	okv_visit_init(&visit, imp->space->manager);
-	while (has_more) {
-		if (OKV_FAILPOINT("import.find") ||
-		    auth->ops->find(auth, remote, imp->keys, imp->nr_keys, imp->tail, imp->nr_blocks, imp->flags,
-					  &imp->found))
-			return;
-		(void)OKV_FAILPOINT("import.found");
-		okv_visit_enter(&visit);
-		has_more = import_insert(imp);
-		okv_visit_leave(&visit);
-	}
-	if (!imp->space->needed_state || !imp->found.nr_hit || imp->found.nr || imp->found.nr_hit > imp->nr_blocks)
-		return;
-	if (auth->ops->find(auth, remote, imp->keys, imp->nr_keys, imp->tail, imp->found.nr_hit - 1, imp->flags,
-			    &imp->found) ||
-	    imp->found.nr != 1 || !imp->found.nr_hit || !found_fits(imp, imp->found.nr_hit - 1)) {
-		okv_visit_enter(&visit);
-		release(imp->space->manager, imp->found.extents, imp->found.nr * imp->space->shelf->nr_groups);
-		okv_visit_leave(&visit);
-		return;
-	}
-	okv_visit_enter(&visit);
-	import_states(imp, imp->found.nr_hit - 1);
-	okv_visit_leave(&visit);
+	okv_match_find(space, 0, prefix, &hit, &tail_tokens);
+	if (hit.entry != OKV_ENTRY_NONE && !okv_pin_move(space->shelf, &imported->pin, hit.entry, hit.nr_blocks))
+		imported->tail_tokens = tail_tokens;
 }
 
-/* Inside a visit: the longest path that is here already, whether a hit can end with it or not. */
-static void import_begin(struct okv_importing *imp)
+/* May the authority have more of it? */
+static bool import_is_short(const struct omnikv_space *space, const struct omnikv_prefix *prefix,
+			    const struct okv_imported *imported)
 {
-	struct okv_index *index = imp->space->shelf->index;
-	struct okv_index_info info;
-	struct okv_index_hit hit;
-	uint32_t entry;
+	return imported_blocks(imported) < prefix->nr_keys + (prefix->tail != NULL) || space->needed_state;
+}
 
-	hit.nr_blocks = 0;
-	if (imp->nr_keys)
-		okv_index_match(index, imp->space->id, imp->keys, imp->nr_keys, imp->space->match_flags, &hit);
-	if (hit.nr_blocks && !okv_pin_take(imp->space->shelf, imp->pin, hit.entry, hit.nr_blocks))
-		imp->nr_blocks = hit.nr_blocks;
-	if (!imp->tail || imp->nr_blocks != imp->nr_keys)
-		return;
-	entry = okv_index_find(index, imp->space->id, imp->tail);
-	if (entry != OKV_ENTRY_NONE && !okv_index_get(index, entry, &info) && info.is_partial &&
-	    info.position == imp->nr_blocks && !okv_pin_move(imp->space->shelf, imp->pin, entry, info.position + 1)) {
-		imp->nr_blocks++;
-		imp->has_tail = true;
+/* The key of the first block that is asked for; NULL: none. */
+static const struct omnikv_key *ask_key(const struct okv_ask *ask)
+{
+	return ask->first < ask->prefix->nr_keys ? &ask->prefix->keys[ask->first] :
+	       ask->first == ask->prefix->nr_keys ? ask->prefix->tail : NULL;
+}
+
+/* Is that block asked for already? Paths that differ in it have nothing in common behind it. */
+static bool is_asked_for(const struct okv_importing *imp, const struct okv_ask *ask)
+{
+	const struct omnikv_key *key = ask_key(ask), *other;
+
+	for (uint32_t i = 0; i < imp->nr_asks && key; i++) {
+		other = ask_key(&imp->asks[i]);
+		if (other && !memcmp(other, key, sizeof(*key)))
+			return true;
+	}
+	return false;
+}
+
+/* Inside a visit: what is asked for in this round of the prefixes in @open. Those that wait for the next one stay there. */
+static void import_collect(struct okv_importing *imp, uint32_t *open)
+{
+	imp->nr_asks = 0;
+	for (uint32_t left = *open; left; left &= left - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(left);
+		struct okv_ask *ask = &imp->asks[imp->nr_asks];
+
+		*ask = (struct okv_ask){ .prefix = &imp->prefixes[i], .first = imported_blocks(&imp->imported[i]) };
+		if (is_asked_for(imp, ask))
+			continue;
+		imp->of[imp->nr_asks++] = i;
+		*open &= ~(1u << i);
+	}
+}
+
+/* Outside of visits: answers to all that is asked for. */
+static void import_find(struct okv_importing *imp, void *remote)
+{
+	struct okv_authority *auth = imp->space->manager->imports->auth;
+	uint32_t nr = 0;
+
+	for (uint32_t k = 0; k < imp->nr_asks; k++) {
+		if (OKV_FAILPOINT("import.find"))
+			continue;
+		imp->of[nr] = imp->of[k];
+		imp->asks[nr++] = imp->asks[k];
+	}
+	imp->nr_asks = nr;
+	imp->found.nr = 0;
+	if (nr)
+		auth->ops->find(auth, remote, imp->asks, nr, imp->flags, &imp->found);
+	(void)OKV_FAILPOINT("import.found");
+}
+
+/* Inside a visit, left and entered again: prefixes that are @open, until the authority has no more of any. */
+static void import_from(struct okv_visit *visit, struct okv_importing *imp, void *remote, uint32_t open)
+{
+	uint32_t waiting;
+
+	while (open) {
+		import_collect(imp, &open);
+		waiting = open;
+		okv_visit_leave(visit);
+		import_find(imp, remote);
+		okv_visit_enter(visit);
+		for (uint32_t k = 0; k < imp->nr_asks; k++) {
+			const struct okv_ask *ask = &imp->asks[k];
+			struct okv_imported *imported = &imp->imported[imp->of[k]];
+
+			if (ask->res)
+				continue;
+			if (import_insert(imp, ask, imported))
+				open |= 1u << imp->of[k];
+			else if (imp->space->needed_state && ask->nr_hit && !ask->nr && ask->nr_hit <= imported_blocks(imported))
+				imp->lacks_state |= 1u << imp->of[k];
+			imp->nr_hit[imp->of[k]] = ask->nr_hit;
+		}
+		/* What was asked for is theirs as well. */
+		for (; waiting; waiting &= waiting - 1) {
+			uint32_t i = (uint32_t)__builtin_ctz(waiting);
+
+			import_begin(imp->space, &imp->prefixes[i], &imp->imported[i]);
+			if (!import_is_short(imp->space, &imp->prefixes[i], &imp->imported[i]))
+				open &= ~(1u << i);
+		}
+	}
+}
+
+/* Inside a visit, left and entered again: the state of the last block of each that lacks one. */
+static void import_states_of(struct okv_visit *visit, struct okv_importing *imp, void *remote)
+{
+	struct okv_authority *auth = imp->space->manager->imports->auth;
+	struct okv_ask *ask = &imp->asks[0];
+
+	for (; imp->lacks_state; imp->lacks_state &= imp->lacks_state - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(imp->lacks_state);
+
+		*ask = (struct okv_ask){ .prefix = &imp->prefixes[i], .first = imp->nr_hit[i] - 1 };
+		imp->found.nr = 0;
+		okv_visit_leave(visit);
+		auth->ops->find(auth, remote, ask, 1, imp->flags, &imp->found);
+		okv_visit_enter(visit);
+		if (!ask->res && ask->nr == 1 && ask_fits(imp, ask))
+			import_states(imp, ask, &imp->imported[i]);
+		else if (!ask->res)
+			release(imp->space->manager, imp->found.extents, ask->nr * imp->space->shelf->nr_groups);
 	}
 }
 
@@ -640,85 +729,78 @@ static uint64_t import_renew(struct omnikv_space *space, bool *is_queued)
 	return epoch;
 }
 
-void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-		const struct omnikv_key *tail, uint32_t flags, struct okv_imported *imported)
+void okv_import(struct okv_visit *visit, struct omnikv_space *space, const struct omnikv_prefix *prefixes, uint32_t nr,
+		uint32_t flags, struct okv_imported *imported)
 {
-	struct omnikv_manager *manager = space->manager;
+	struct okv_imports *imports = space->manager->imports;
 	struct okv_importing *imp;
-	struct okv_visit visit;
+	uint64_t epoch = 0;
+	uint32_t open = 0;
 	bool is_queued;
-	void *remote;
 
-	imported->pin.prev = NULL;
-	imported->epoch = 0;
-	imported->room = NULL;
-	if (!manager->imports)
+	for (uint32_t i = 0; i < nr; i++)
+		imported[i] = (struct okv_imported){ .pin.prev = NULL };
+	if (imports) {
+		epoch = import_renew(space, &is_queued);
+		if (is_queued)
+			okv_imports_flush(space->manager);
+	}
+	okv_visit_enter(visit);
+	if (!imports)
 		return;
-	imported->epoch = import_renew(space, &is_queued);
-	if (is_queued)
-		okv_imports_flush(manager);
-	okv_visit_init(&visit, manager);
-	okv_visit_enter(&visit);
-	imp = manager->imports->spare;
-	manager->imports->spare = NULL;
+	for (uint32_t i = 0; i < nr; i++) {
+		import_begin(space, &prefixes[i], &imported[i]);
+		if (import_is_short(space, &prefixes[i], &imported[i]))
+			open |= 1u << i;
+	}
+	if (!space->remote || !open)
+		return;
+	imp = imports->spare;
+	imports->spare = NULL;
 	if (!imp)
 		imp = malloc(sizeof(*imp));
-	if (!imp) {
-		okv_visit_leave(&visit);
+	if (!imp)
 		return;
-	}
-	imported->room = imp;
 	/* Field by field: zeroing the room for what may be found would cost more than the lookup. */
 	imp->space = space;
-	imp->keys = keys;
-	imp->nr_keys = nr_keys;
-	imp->tail = tail;
-	imp->flags = flags;
+	imp->prefixes = prefixes;
 	imp->imported = imported;
-	imp->pin = &imported->pin;
-	imp->nr_blocks = 0;
-	imp->has_tail = false;
-	imp->found.nr_hit = 0;
-	imp->found.tail_tokens = 0;
-	imp->found.nr = 0;
-	imp->found.has_more = false;
-	remote = space->remote;
-	import_begin(imp);
-	okv_visit_leave(&visit);
-	if (remote && (!imp->has_tail || space->needed_state))
-		import_from(imp, manager->imports->auth, remote);
-}
-
-void okv_import_end(struct okv_imported *imported)
-{
-	struct okv_importing *room = imported->room;
-
-	okv_pin_drop(&imported->pin);
-	if (!room)
-		return;
-	if (room->space->manager->imports->spare)
-		free(room);
+	imp->epoch = epoch;
+	imp->flags = flags;
+	imp->lacks_state = 0;
+	import_from(visit, imp, space->remote, open);
+	import_states_of(visit, imp, space->remote);
+	if (imports->spare)
+		free(imp);
 	else
-		room->space->manager->imports->spare = room;
+		imports->spare = imp;
 }
 
 /* ---- what is only passed on ----------------------------------------------------------------- */
 
-void okv_import_use(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-		    const struct omnikv_key *tail, uint64_t nr_hit, uint32_t tail_tokens)
+void okv_import_use(struct omnikv_space *space, const struct omnikv_prefix *prefixes, const struct okv_path *paths,
+		    uint32_t nr)
 {
 	struct okv_imports *imports = space->manager->imports;
 	uint64_t block_tokens = space->plan->plan.block_tokens;
-	struct okv_use use = {
-		.last = tail_tokens ? tail : nr_hit ? &keys[nr_hit - 1] : NULL,
-		.blocks_queried = nr_keys + (tail_tokens != 0),
-		.blocks_hit = nr_hit,
-		.tokens_queried = nr_keys * block_tokens + tail_tokens,
-		.tokens_hit = (nr_hit - (tail_tokens != 0)) * block_tokens + tail_tokens,
-	};
+	struct okv_use uses[OKV_ASKS_MAX];
 
-	if (imports && space->remote)
-		imports->auth->ops->use(imports->auth, space->remote, &use);
+	if (!imports || !space->remote)
+		return;
+	for (uint32_t i = 0; i < nr; i++) {
+		const struct omnikv_prefix *prefix = &prefixes[i];
+		uint64_t nr_hit = paths[i].nr_blocks;
+		uint32_t tail_tokens = paths[i].tail_tokens;
+
+		uses[i] = (struct okv_use){
+			.last = tail_tokens ? prefix->tail : nr_hit ? &prefix->keys[nr_hit - 1] : NULL,
+			.blocks_queried = prefix->nr_keys + (tail_tokens != 0),
+			.blocks_hit = nr_hit,
+			.tokens_queried = prefix->nr_keys * block_tokens + tail_tokens,
+			.tokens_hit = (nr_hit - (tail_tokens != 0)) * block_tokens + tail_tokens,
+		};
+	}
+	imports->auth->ops->use(imports->auth, space->remote, uses, nr);
 }
 
 int64_t okv_import_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys)
@@ -890,11 +972,12 @@ int omnikv_commit_join(struct omnikv_space *space, const struct omnikv_join *joi
 
 int64_t omnikv_space_prefetch(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys)
 {
+	const struct omnikv_prefix prefix = { .keys = keys, .nr_keys = nr_keys };
 	struct okv_promoted promoted;
 	struct okv_authority *auth;
 	struct okv_visit visit;
 
-	if (!space || !okv_keys_are_valid(keys, nr_keys, NULL))
+	if (!space || !okv_prefix_is_valid(&prefix))
 		return -EINVAL;
 	if (!nr_keys)
 		return 0;
@@ -902,7 +985,7 @@ int64_t omnikv_space_prefetch(struct omnikv_space *space, const struct omnikv_ke
 		auth = space->manager->imports->auth;
 		return auth->ops->prefetch(auth, space->remote, keys, nr_keys);
 	}
-	okv_tier_promote(space, keys, nr_keys, NULL, &promoted);
+	okv_tier_promote(space, &prefix, &promoted);
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
 	okv_tier_settle(&visit, &promoted, 0);

@@ -38,28 +38,37 @@ static inline bool okv_is_attached(const struct omnikv_manager *manager)
  * Outside of visits.
  */
 
-/** What an import keeps until the lookup has taken its own pin. */
+/**
+ * struct okv_imported - what an import keeps until the lookup has taken its own pin
+ * @pin:         on the last block of the prefix that is here; not active: none is, or nobody had to import
+ * @tail_tokens: of the tail, where that is the last one; else 0
+ */
 struct okv_imported {
 	struct okv_pin		pin;
-	uint64_t		epoch;		/* in which it began */
-	struct okv_importing	*room;		/* where it worked; NULL: nowhere */
+	uint32_t		tail_tokens;
 };
 
 /**
- * okv_import() - have here what the authority has of this prefix, beyond what is here
- * @flags: OKV_FIND_F_*
+ * okv_import() - have here what the authority has of these prefixes, beyond what is here
+ * @visit:    outside; inside after it, so that nothing leaves before the lookup
+ * @nr:       1 to OKV_ASKS_MAX
+ * @flags:    OKV_FIND_F_*
+ * @imported: [nr] results, each to be ended by okv_import_end()
  *
  * Whatever fails makes the hit shorter.
  */
-void okv_import(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-		const struct omnikv_key *tail, uint32_t flags, struct okv_imported *imported);
+void okv_import(struct okv_visit *visit, struct omnikv_space *space, const struct omnikv_prefix *prefixes, uint32_t nr,
+		uint32_t flags, struct okv_imported *imported);
 /** After the lookup; inside its visit. */
-void okv_import_end(struct okv_imported *imported);
+static inline void okv_import_end(struct okv_imported *imported)
+{
+	okv_pin_drop(&imported->pin);
+}
 /** Publish what is queued, as far as it goes now. */
 void okv_imports_flush(struct omnikv_manager *manager);
-/** Tell the authority of a lookup that hit @nr_hit blocks, of which @tail_tokens are a tail's. */
-void okv_import_use(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-		    const struct omnikv_key *tail, uint64_t nr_hit, uint32_t tail_tokens);
+/** Tell the authority of lookups of @prefixes, [nr], and how far they hit. @nr: at most OKV_ASKS_MAX. */
+void okv_import_use(struct omnikv_space *space, const struct omnikv_prefix *prefixes, const struct okv_path *paths,
+		    uint32_t nr);
 /** Of what the authority has; what is here of an older epoch is not found after it. */
 int64_t okv_import_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys);
 /** Open the namespace there. 0 without an authority. */

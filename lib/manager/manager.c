@@ -735,82 +735,109 @@ bool okv_keys_are_valid(const struct omnikv_key *keys, size_t nr_keys, const str
 	return !tail || okv_key_is_valid(tail);
 }
 
-/* The partial tail @key behind @hit, when it is there and can end a hit. */
-static bool okv_match_tail(const struct omnikv_space *space, uint32_t groups, const struct omnikv_key *key,
-			   struct okv_index_hit *hit, uint32_t *tail_tokens)
+/* The partial tail @key behind @hit, when it is there. */
+static void okv_match_tail(const struct omnikv_space *space, const struct omnikv_key *key, struct okv_index_hit *hit,
+			   uint32_t *tail_tokens)
 {
 	struct okv_index *index = space->shelf->index;
-	struct okv_index_hit with_tail;
 	struct okv_index_info info;
 	uint32_t id;
 
 	id = okv_index_find(index, space->id, key);
 	if (id == OKV_ENTRY_NONE || okv_index_get(index, id, &info))
-		return false;
+		return;
 	if (!info.is_partial || info.parent != hit->entry || info.position != hit->nr_blocks)
-		return false;
-	with_tail = (struct okv_index_hit){ .nr_blocks = hit->nr_blocks + 1, .entry = id };
-	if (groups) {
-		okv_index_usable(index, groups, &with_tail);
-		if (with_tail.entry != id)
-			return false;
-	}
-	*hit = with_tail;
+		return;
+	*hit = (struct okv_index_hit){ .nr_blocks = hit->nr_blocks + 1, .entry = id };
 	*tail_tokens = info.nr_tokens;
-	return true;
 }
 
-void okv_match_find(const struct omnikv_space *space, uint32_t groups, const struct omnikv_key *keys, size_t nr_keys,
-		    const struct omnikv_key *tail, struct okv_index_hit *hit, uint32_t *tail_tokens)
+/* To its deepest block that has all of @groups; the tail is not there any more when it was not that. */
+static void okv_match_shorten(const struct omnikv_space *space, uint32_t groups, struct okv_index_hit *hit,
+			      uint32_t *tail_tokens)
+{
+	uint32_t entry = hit->entry;
+
+	if (!groups || !hit->nr_blocks)
+		return;
+	okv_index_usable(space->shelf->index, groups, hit);
+	if (hit->entry != entry)
+		*tail_tokens = 0;
+}
+
+void okv_match_find(const struct omnikv_space *space, uint32_t groups, const struct omnikv_prefix *prefix,
+		    struct okv_index_hit *hit, uint32_t *tail_tokens)
 {
 	*tail_tokens = 0;
 	hit->nr_blocks = 0;
 	hit->entry = OKV_ENTRY_NONE;
 	hit->nr_anchors = 0;
-	if (nr_keys)
-		okv_index_match(space->shelf->index, space->id, keys, nr_keys, space->match_flags, hit);
-	if (tail && hit->nr_blocks == nr_keys && okv_match_tail(space, groups, tail, hit, tail_tokens))
-		return;
-	if (groups && hit->nr_blocks)
-		okv_index_usable(space->shelf->index, groups, hit);
+	if (prefix->nr_keys)
+		okv_index_match(space->shelf->index, space->id, prefix->keys, prefix->nr_keys, space->match_flags, hit);
+	if (prefix->tail && hit->nr_blocks == prefix->nr_keys)
+		okv_match_tail(space, prefix->tail, hit, tail_tokens);
+	okv_match_shorten(space, groups, hit, tail_tokens);
 }
 
-int okv_match_locked(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-		     const struct omnikv_key *tail, struct okv_pin *pin, struct okv_index_hit *hit,
-		     uint32_t *tail_tokens)
+/* What was imported is the path, unless something on it was dropped meanwhile. */
+static bool okv_match_imported(const struct okv_imported *imported, struct okv_index_hit *hit, uint32_t *tail_tokens)
+{
+	struct okv_index_info info;
+
+	if (!okv_pin_is_active(&imported->pin) ||
+	    okv_index_get(imported->pin.shelf->index, imported->pin.entry, &info) || info.is_dropped)
+		return false;
+	*hit = (struct okv_index_hit){ .nr_blocks = imported->pin.nr_blocks, .entry = imported->pin.entry };
+	*tail_tokens = imported->tail_tokens;
+	return true;
+}
+
+int okv_match_locked(struct omnikv_space *space, const struct omnikv_prefix *prefix, struct okv_imported *imported,
+		     struct okv_pin *pin, struct okv_path *path)
 {
 	struct omnikv_manager_stats *stats = &space->manager->stats;
 	uint64_t block_tokens = space->plan->plan.block_tokens;
+	struct okv_index_hit hit;
+	uint32_t tail_tokens;
 	int ret;
 
-	okv_match_find(space, space->needed_state, keys, nr_keys, tail, hit, tail_tokens);
-	if (hit->entry != OKV_ENTRY_NONE) {
-		ret = okv_pin_take(space->shelf, pin, hit->entry, hit->nr_blocks);
-		if (ret)
-			return ret;
-		okv_index_touch(space->shelf->index, hit->entry);
+	if (okv_match_imported(imported, &hit, &tail_tokens))
+		okv_match_shorten(space, space->needed_state, &hit, &tail_tokens);
+	else
+		okv_match_find(space, space->needed_state, prefix, &hit, &tail_tokens);
+	if (hit.entry != OKV_ENTRY_NONE) {
+		if (okv_pin_is_active(&imported->pin) && imported->pin.entry == hit.entry) {
+			okv_pin_adopt(pin, &imported->pin);
+		} else {
+			ret = okv_pin_take(space->shelf, pin, hit.entry, hit.nr_blocks);
+			if (ret)
+				return ret;
+		}
+		okv_index_touch(space->shelf->index, hit.entry);
 	}
+	*path = (struct okv_path){ .nr_blocks = hit.nr_blocks, .entry = hit.entry, .tail_tokens = tail_tokens };
 	stats->nr_queries++;
-	stats->blocks_queried += nr_keys + (*tail_tokens != 0);
-	stats->tokens_queried += nr_keys * block_tokens + *tail_tokens;
-	stats->blocks_hit += hit->nr_blocks;
-	stats->tokens_hit += (hit->nr_blocks - (*tail_tokens != 0)) * block_tokens + *tail_tokens;
+	stats->blocks_queried += prefix->nr_keys + (tail_tokens != 0);
+	stats->tokens_queried += prefix->nr_keys * block_tokens + tail_tokens;
+	stats->blocks_hit += hit.nr_blocks;
+	stats->tokens_hit += (hit.nr_blocks - (tail_tokens != 0)) * block_tokens + tail_tokens;
 	return 0;
 }
 
 int64_t omnikv_lookup(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys)
 {
+	const struct omnikv_prefix prefix = { .keys = keys, .nr_keys = nr_keys };
 	struct okv_index_hit hit;
 	struct okv_visit visit;
 	uint32_t tail_tokens;
 	int64_t nr_remote;
 
-	if (!space || !okv_keys_are_valid(keys, nr_keys, NULL))
+	if (!space || !okv_prefix_is_valid(&prefix))
 		return -EINVAL;
 	nr_remote = okv_import_lookup(space, keys, nr_keys);
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
-	okv_match_find(space, space->needed_state, keys, nr_keys, NULL, &hit, &tail_tokens);
+	okv_match_find(space, space->needed_state, &prefix, &hit, &tail_tokens);
 	okv_visit_leave(&visit);
 	return nr_remote > (int64_t)hit.nr_blocks ? nr_remote : (int64_t)hit.nr_blocks;
 }
@@ -818,40 +845,39 @@ int64_t omnikv_lookup(struct omnikv_space *space, const struct omnikv_key *keys,
 int omnikv_match(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		 const struct omnikv_key *tail, struct omnikv_match **out)
 {
+	const struct omnikv_prefix prefix = { .keys = keys, .nr_keys = nr_keys, .tail = tail };
 	struct okv_promoted promoted;
 	struct okv_imported imported;
 	struct omnikv_match *match;
-	struct okv_index_hit hit;
 	struct okv_visit visit;
+	struct okv_path path;
 	int ret;
 
-	if (!space || !out || !okv_keys_are_valid(keys, nr_keys, tail))
+	if (!space || !out || !okv_prefix_is_valid(&prefix))
 		return -EINVAL;
 	match = calloc(1, sizeof(*match));
 	if (!match)
 		return -ENOMEM;
-	okv_tier_promote(space, keys, nr_keys, tail, &promoted);
-	okv_import(space, keys, nr_keys, tail, 0, &imported);
+	okv_tier_promote(space, &prefix, &promoted);
 	okv_visit_init(&visit, space->manager);
-	okv_visit_enter(&visit);
-	ret = okv_match_locked(space, keys, nr_keys, tail, &match->pin, &hit, &match->tail_tokens);
+	okv_import(&visit, space, &prefix, 1, 0, &imported);
+	ret = okv_match_locked(space, &prefix, &imported, &match->pin, &path);
 	if (!ret) {
 		okv_space_get_locked(space);
 		space->manager->nr_matches++;
 	}
-	okv_tier_settle(&visit, &promoted, ret ? 0 : hit.nr_blocks);
+	okv_tier_settle(&visit, &promoted, ret ? 0 : path.nr_blocks);
 	okv_import_end(&imported);
 	okv_visit_leave(&visit);
-	if (!ret)
-		okv_import_use(space, keys, nr_keys, tail, hit.nr_blocks, match->tail_tokens);
 	if (ret) {
 		free(match);
 		return ret;
 	}
+	okv_import_use(space, &prefix, &path, 1);
 	match->space = space;
-	match->nr_blocks = hit.nr_blocks;
-	match->nr_tokens = (hit.nr_blocks - (match->tail_tokens != 0)) * space->plan->plan.block_tokens +
-			   match->tail_tokens;
+	match->nr_blocks = path.nr_blocks;
+	match->tail_tokens = path.tail_tokens;
+	match->nr_tokens = (path.nr_blocks - (path.tail_tokens != 0)) * space->plan->plan.block_tokens + path.tail_tokens;
 	*out = match;
 	return 0;
 }

@@ -325,15 +325,30 @@ uint64_t okv_plan_granules(const struct omnikv_plan *plan, bool with_state);
 /** Are these keys, each of 1 to OMNIKV_KEY_BYTES_MAX bytes with zeroes behind? @tail may be NULL. */
 bool okv_keys_are_valid(const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail);
 
+static inline bool okv_prefix_is_valid(const struct omnikv_prefix *prefix)
+{
+	return okv_keys_are_valid(prefix->keys, prefix->nr_keys, prefix->tail);
+}
+
 /** The longest path whose last block has all of @groups; nothing is pinned, touched or counted. */
-void okv_match_find(const struct omnikv_space *space, uint32_t groups, const struct omnikv_key *keys, size_t nr_keys,
-		    const struct omnikv_key *tail, struct okv_index_hit *hit, uint32_t *tail_tokens);
+void okv_match_find(const struct omnikv_space *space, uint32_t groups, const struct omnikv_prefix *prefix,
+		    struct okv_index_hit *hit, uint32_t *tail_tokens);
+
+/** struct okv_path - how far a prefix hit; OKV_ENTRY_NONE and 0 blocks: nowhere */
+struct okv_path {
+	uint64_t	nr_blocks;
+	uint32_t	entry;
+	uint32_t	tail_tokens;
+};
+
+struct okv_imported;
+
 /**
  * okv_match_locked() - find, pin, touch and count
- * @hit: OKV_ENTRY_NONE and 0 blocks when there is none; else @pin is active
+ * @imported: of the same prefix, in the same visit; its pin may become @pin
+ * @path:     where it is not nowhere @pin is active
  */
-int okv_match_locked(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-		     const struct omnikv_key *tail, struct okv_pin *pin, struct okv_index_hit *hit,
-		     uint32_t *tail_tokens);
+int okv_match_locked(struct omnikv_space *space, const struct omnikv_prefix *prefix, struct okv_imported *imported,
+		     struct okv_pin *pin, struct okv_path *path);
 
 #endif /* OKV_MANAGER_H */

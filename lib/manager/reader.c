@@ -438,6 +438,10 @@ static int usable(const struct look *look, uint32_t groups, const struct spot *l
 	uint32_t at = last->id;
 	uint64_t nr;
 
+	if (!groups) {
+		*id = at;
+		return 0;
+	}
 	for (nr = *nr_blocks; nr; nr--) {
 		const struct okv_entry_record *rec;
 		const struct okv_entry *e = look_entry(look, at, &rec);
@@ -464,27 +468,24 @@ static bool is_tail_of(const struct spot *tail, uint32_t parent, uint64_t positi
 }
 
 /* One try. */
-static int match_once(const struct okv_reader *reader, const struct okv_reader_space *space,
-		      const struct omnikv_key *keys, uint64_t nr_keys, const struct omnikv_key *tail,
+static int match_once(const struct look *look, const struct okv_reader_space *space, const struct omnikv_prefix *prefix,
 		      struct okv_reader_hit *hit)
 {
+	const struct omnikv_key *keys = prefix->keys, *tail = prefix->tail;
+	uint64_t nr_keys = prefix->nr_keys < UINT32_MAX ? prefix->nr_keys : UINT32_MAX;
 	struct spot last = { .id = OKV_ENTRY_NONE }, end;
 	struct okv_reader_hit new = { .entry = OKV_ENTRY_NONE };
 	bool has_tail = false;
-	struct look look;
 	int ret;
 
-	ret = look_begin(reader, space, &look);
-	if (ret)
-		return ret;
-	ret = search(&look, keys, nr_keys, &new.nr_blocks, &last);
+	ret = search(look, keys, nr_keys, &new.nr_blocks, &last);
 	if (ret < 0)
 		return ret;
 	if (new.nr_blocks && !(space->match_flags & OKV_INDEX_MATCH_F_CHAINED)) {
-		ret = verify(&look, keys, new.nr_blocks, &last);
+		ret = verify(look, keys, new.nr_blocks, &last);
 		if (ret == 0) {
-			ret = walk_down(&look, keys, nr_keys, &new.nr_blocks, &last);
-			if (ret == 0 && new.nr_blocks && verify(&look, keys, new.nr_blocks, &last) != 1)
+			ret = walk_down(look, keys, nr_keys, &new.nr_blocks, &last);
+			if (ret == 0 && new.nr_blocks && verify(look, keys, new.nr_blocks, &last) != 1)
 				ret = -EAGAIN;
 		}
 		if (ret < 0)
@@ -492,16 +493,16 @@ static int match_once(const struct okv_reader *reader, const struct okv_reader_s
 	}
 	end = last;
 	if (tail && new.nr_blocks == nr_keys) {
-		ret = look_find(&look, look_tag(&look, tail), tail, &end);
+		ret = look_find(look, look_tag(look, tail), tail, &end);
 		has_tail = ret == 1 && is_tail_of(&end, new.nr_blocks ? last.id : OKV_ENTRY_NONE, new.nr_blocks);
 		/* Its parent is the block that was found above only if that is still there. */
-		if (ret < 0 || (has_tail && new.nr_blocks && !spot_is_current(&look, &last)))
+		if (ret < 0 || (has_tail && new.nr_blocks && !spot_is_current(look, &last)))
 			return -EAGAIN;
 	}
 	if (has_tail) {
 		uint64_t nr_blocks = new.nr_blocks + 1;
 
-		ret = usable(&look, space->needed_state, &end, &new.entry, &nr_blocks);
+		ret = usable(look, space->needed_state, &end, &new.entry, &nr_blocks);
 		has_tail = ret == 0 && new.entry == end.id;
 	}
 	if (has_tail) {
@@ -509,53 +510,99 @@ static int match_once(const struct okv_reader *reader, const struct okv_reader_s
 		new.nr_blocks++;
 		new.tail_tokens = end.entry.tail_tokens;
 	} else if (new.nr_blocks) {
-		ret = usable(&look, space->needed_state, &last, &new.entry, &new.nr_blocks);
+		ret = usable(look, space->needed_state, &last, &new.entry, &new.nr_blocks);
 	}
 out:
 	/* What looks broken may have been read in a change. */
 	if (last.id == OKV_ENTRY_NONE) {
-		if (!is_still(&look.head->tables, look.tables))
+		if (!is_still(&look->head->tables, look->tables))
 			return -EAGAIN;
-	} else if (!spot_is_current(&look, &last)) {
+	} else if (!spot_is_current(look, &last)) {
 		return -EAGAIN;
 	}
 	if (ret < 0)
 		return ret;
 	new.bucket_off = last.id == OKV_ENTRY_NONE ? UINT64_MAX : last.bucket_off;
 	new.version = last.version;
-	new.tables = look.tables;
+	new.tables = look->tables;
 	*hit = new;
 	return 0;
+}
+
+/* What the first rounds of these searches are going to read, with the waits for it side by side. */
+static void prefetch_list(const struct look *look, const struct okv_reader_lookup *lookups, uint32_t nr)
+{
+	uint32_t tags[2 * PROBES], nr_tags = 0, i;
+
+	for (i = 0; i < nr; i++) {
+		const struct omnikv_prefix *prefix = lookups[i].prefix;
+		uint64_t n = prefix->nr_keys < PROBES ? prefix->nr_keys : PROBES, k;
+
+		for (k = 0; k < n && nr_tags < 2 * PROBES; k++)
+			tags[nr_tags++] = look_tag(look, &prefix->keys[(k + 1) * prefix->nr_keys / n - 1]);
+		if (!n && prefix->tail && nr_tags < 2 * PROBES)
+			tags[nr_tags++] = look_tag(look, prefix->tail);
+	}
+	for (i = 0; i < nr_tags; i++)
+		prefetch_homes(look, tags[i]);
+	for (i = 0; i < nr_tags; i++)
+		prefetch_entries(look, tags[i], true);
+}
+
+void okv_reader_match_list(const struct okv_reader *reader, const struct okv_reader_space *space,
+			   struct okv_reader_lookup *lookups, uint32_t nr)
+{
+	struct look look;
+	int begun;
+
+	begun = look_begin(reader, space, &look);
+	if (!begun && nr > 1)
+		prefetch_list(&look, lookups, nr);
+	for (uint32_t i = 0; i < nr; i++) {
+		struct okv_reader_lookup *lookup = &lookups[i];
+
+		lookup->res = begun ? begun : match_once(&look, space, lookup->prefix, &lookup->hit);
+		for (uint32_t k = 1; k < OKV_READER_TRIES && lookup->res == -EAGAIN; k++) {
+			lookup->res = look_begin(reader, space, &look);
+			begun = lookup->res;
+			if (!begun)
+				lookup->res = match_once(&look, space, lookup->prefix, &lookup->hit);
+		}
+	}
+	if (space_is_there(reader, space))
+		return;
+	for (uint32_t i = 0; i < nr; i++)
+		if (!lookups[i].res)
+			lookups[i].res = -ESTALE;
 }
 
 int okv_reader_match(const struct okv_reader *reader, const struct okv_reader_space *space,
 		     const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail,
 		     struct okv_reader_hit *hit)
 {
-	struct okv_reader_hit found;
-	int ret = -EAGAIN;
-	uint32_t i;
+	const struct omnikv_prefix prefix = { .keys = keys, .nr_keys = nr_keys, .tail = tail };
+	struct okv_reader_lookup lookup = { .prefix = &prefix };
 
-	if (nr_keys > UINT32_MAX)
-		nr_keys = UINT32_MAX;
-	for (i = 0; i < OKV_READER_TRIES && ret == -EAGAIN; i++)
-		ret = match_once(reader, space, keys, nr_keys, tail, &found);
-	if (ret)
-		return ret;
-	if (!space_is_there(reader, space))
-		return -ESTALE;
-	*hit = found;
-	return 0;
+	okv_reader_match_list(reader, space, &lookup, 1);
+	if (!lookup.res)
+		*hit = lookup.hit;
+	return lookup.res;
 }
 
-bool okv_reader_is_current(const struct okv_reader *reader, const struct okv_reader_space *space,
+static bool hit_is_current(const struct okv_reader *reader, const struct okv_reader_space *space,
 			   const struct okv_reader_hit *hit)
 {
 	const struct okv_bucket *bucket = reader_at(reader, hit->bucket_off, sizeof(*bucket));
 	const struct okv_index_head *head = reader_at(reader, space->index_off, sizeof(*head));
 
 	return bucket && head && !(hit->version & 1) && is_still(&bucket->version, hit->version) &&
-	       is_still(&head->tables, hit->tables) && space_is_there(reader, space);
+	       is_still(&head->tables, hit->tables);
+}
+
+bool okv_reader_is_current(const struct okv_reader *reader, const struct okv_reader_space *space,
+			   const struct okv_reader_hit *hit)
+{
+	return hit_is_current(reader, space, hit) && space_is_there(reader, space);
 }
 
 /* Copy one block; false: it is not what a block can be. */
@@ -604,31 +651,22 @@ static bool copy_block(const struct look *look, uint32_t id, uint32_t position, 
 	return true;
 }
 
-int okv_reader_blocks(const struct okv_reader *reader, const struct okv_reader_space *space,
-		      const struct okv_reader_hit *hit, uint64_t from, struct okv_reader_block *blocks,
-		      struct omnikv_extent *extents, uint32_t *crc32c)
+/* 0, or -EBADMSG. */
+static int copy_path(const struct look *look, const struct okv_reader_space *space, const struct okv_reader_read *read)
 {
-	uint32_t id = hit->entry;
-	struct look look;
-	bool is_sound = true;
+	uint32_t id = read->hit->entry;
 	uint64_t at;
-	int ret;
 
-	if (from > hit->nr_blocks || hit->nr_blocks > UINT32_MAX)
-		return -EINVAL;
-	if (from == hit->nr_blocks)
-		return 0;
-	ret = look_begin(reader, space, &look);
-	if (ret)
-		return ret == -EAGAIN ? -ESTALE : ret;
-	for (at = hit->nr_blocks; at-- > from && is_sound;) {
-		uint64_t i = at - from;
+	for (at = read->hit->nr_blocks; at-- > read->from;) {
+		uint64_t i = at - read->from;
 
-		is_sound = copy_block(&look, id, (uint32_t)at, space->block_tokens, blocks ? &blocks[i] : NULL,
-				      extents + i * look.nr_groups, crc32c ? crc32c + i * look.nr_groups : NULL, &id);
-		if (is_sound && id >= AHEAD) {
+		if (!copy_block(look, id, (uint32_t)at, space->block_tokens, read->blocks ? &read->blocks[i] : NULL,
+				read->extents + i * look->nr_groups,
+				read->crc32c ? read->crc32c + i * look->nr_groups : NULL, &id))
+			return -EBADMSG;
+		if (id >= AHEAD) {
 			const struct okv_entry_record *rec;
-			const struct okv_entry *ahead = look_entry(&look, id - AHEAD, &rec);
+			const struct okv_entry *ahead = look_entry(look, id - AHEAD, &rec);
 
 			if (ahead) {
 				okv_prefetch(ahead);
@@ -636,7 +674,42 @@ int okv_reader_blocks(const struct okv_reader *reader, const struct okv_reader_s
 			}
 		}
 	}
-	if (!okv_reader_is_current(reader, space, hit))
-		return -ESTALE;
-	return is_sound ? 0 : -EBADMSG;
+	return 0;
+}
+
+void okv_reader_blocks_list(const struct okv_reader *reader, const struct okv_reader_space *space,
+			    struct okv_reader_read *reads, uint32_t nr)
+{
+	struct look look;
+	int begun;
+
+	begun = look_begin(reader, space, &look);
+	if (begun == -EAGAIN)
+		begun = -ESTALE;
+	for (uint32_t i = 0; i < nr; i++) {
+		struct okv_reader_read *read = &reads[i];
+
+		if (read->from > read->hit->nr_blocks || read->hit->nr_blocks > UINT32_MAX) {
+			read->res = -EINVAL;
+			continue;
+		}
+		read->res = read->from == read->hit->nr_blocks ? 0 : begun ? begun : copy_path(&look, space, read);
+		if (read->from < read->hit->nr_blocks && !begun && !hit_is_current(reader, space, read->hit))
+			read->res = -ESTALE;
+	}
+	if (space_is_there(reader, space))
+		return;
+	for (uint32_t i = 0; i < nr; i++)
+		if (reads[i].from < reads[i].hit->nr_blocks && (!reads[i].res || reads[i].res == -EBADMSG))
+			reads[i].res = -ESTALE;
+}
+
+int okv_reader_blocks(const struct okv_reader *reader, const struct okv_reader_space *space,
+		      const struct okv_reader_hit *hit, uint64_t from, struct okv_reader_block *blocks,
+		      struct omnikv_extent *extents, uint32_t *crc32c)
+{
+	struct okv_reader_read read = { .hit = hit, .from = from, .blocks = blocks, .extents = extents, .crc32c = crc32c };
+
+	okv_reader_blocks_list(reader, space, &read, 1);
+	return read.res;
 }

@@ -102,6 +102,17 @@ int okv_reader_match(const struct okv_reader *reader, const struct okv_reader_sp
 		     const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail,
 		     struct okv_reader_hit *hit);
 
+/** struct okv_reader_lookup - one of many; @res: what okv_reader_match() returns */
+struct okv_reader_lookup {
+	const struct omnikv_prefix	*prefix;
+	int				res;
+	struct okv_reader_hit		hit;
+};
+
+/** okv_reader_match() of each, with the waits for memory of short ones side by side. */
+void okv_reader_match_list(const struct okv_reader *reader, const struct okv_reader_space *space,
+			   struct okv_reader_lookup *lookups, uint32_t nr);
+
 /**
  * struct okv_reader_block - one block of a hit
  * @entry: its id
@@ -126,6 +137,19 @@ struct okv_reader_block {
 int okv_reader_blocks(const struct okv_reader *reader, const struct okv_reader_space *space,
 		      const struct okv_reader_hit *hit, uint64_t from, struct okv_reader_block *blocks,
 		      struct omnikv_extent *extents, uint32_t *crc32c);
+/** struct okv_reader_read - one of many; @res: what okv_reader_blocks() returns */
+struct okv_reader_read {
+	const struct okv_reader_hit	*hit;
+	uint64_t			from;
+	struct okv_reader_block		*blocks;
+	struct omnikv_extent		*extents;
+	uint32_t			*crc32c;
+	int				res;
+};
+
+/** okv_reader_blocks() of each. */
+void okv_reader_blocks_list(const struct okv_reader *reader, const struct okv_reader_space *space,
+			    struct okv_reader_read *reads, uint32_t nr);
 /** Is the hit as it was? Then so is every block of it. False also where only its bucket was changed, or nothing was hit. */
 bool okv_reader_is_current(const struct okv_reader *reader, const struct okv_reader_space *space,
 			   const struct okv_reader_hit *hit);

@@ -534,13 +534,14 @@ int okv_retain_check(struct omnikv_manager *manager, struct okv_shelf *shelf, ui
 int64_t omnikv_space_retain(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 			    const struct omnikv_key *tail, const struct omnikv_retention *retention)
 {
+	const struct omnikv_prefix prefix = { .keys = keys, .nr_keys = nr_keys, .tail = tail };
 	struct omnikv_retention how;
 	struct okv_index_hit hit;
 	struct okv_visit visit;
 	uint32_t tail_tokens;
 	int ret;
 
-	if (!space || !retention || !okv_keys_are_valid(keys, nr_keys, tail))
+	if (!space || !retention || !okv_prefix_is_valid(&prefix))
 		return -EINVAL;
 	ret = okv_option_copy(&how, sizeof(how), retention);
 	if (!ret)
@@ -551,7 +552,7 @@ int64_t omnikv_space_retain(struct omnikv_space *space, const struct omnikv_key 
 		return okv_import_retain(space, keys, nr_keys, tail, &how);
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
-	okv_match_find(space, space->needed_state, keys, nr_keys, tail, &hit, &tail_tokens);
+	okv_match_find(space, space->needed_state, &prefix, &hit, &tail_tokens);
 	ret = okv_retain_entry(space, OKV_OWNER_SELF, &how, hit.entry);
 	okv_visit_leave(&visit);
 	return ret ? ret : (int64_t)hit.nr_blocks;

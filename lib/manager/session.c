@@ -16,35 +16,37 @@
 #include "failpoint.h"
 #include "manager/retain.h"
 
-int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *keys,
-		     size_t nr_keys, const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, struct okv_ask *ask, uint32_t flags,
+		     struct okv_found *found)
 {
+	const struct omnikv_prefix *prefix = ask->prefix;
 	uint32_t nr_groups = space->shelf->nr_groups, nr_leases = 0;
 	struct omnikv_extent leases[OKV_FOUND_BLOCKS * OMNIKV_GROUPS_MAX];
 	struct okv_index *index = space->shelf->index;
 	uint32_t ids[OKV_FOUND_BLOCKS];
 	struct okv_index_info info;
 	struct okv_index_hit hit;
+	uint32_t max = OKV_FOUND_BLOCKS - found->nr, entry;
+	uint64_t first = ask->first, position;
 	struct okv_visit visit;
-	uint64_t position;
-	uint32_t entry;
 	int ret = 0;
 
-	if (!okv_keys_are_valid(keys, nr_keys, tail))
+	ask->nr = 0;
+	ask->at = found->nr;
+	if (!okv_prefix_is_valid(prefix))
 		return -EINVAL;
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
-	okv_match_find(space, flags & OKV_FIND_F_ANY ? 0 : space->needed_state, keys, nr_keys, tail, &hit, &found->tail_tokens);
-	found->nr_hit = hit.nr_blocks;
-	found->has_more = false;
-	found->nr = 0;
-	if (hit.nr_blocks <= first)
+	okv_match_find(space, flags & OKV_FIND_F_ANY ? 0 : space->needed_state, prefix, &hit, &ask->tail_tokens);
+	ask->nr_hit = hit.nr_blocks;
+	ask->has_more = hit.nr_blocks > first && !max;
+	if (hit.nr_blocks <= first || !max)
 		goto out;
 
 	/* Down from the last one: what lies behind the batch is passed over. */
 	entry = hit.entry;
 	for (position = hit.nr_blocks; position-- > first;) {
-		if (position - first < OKV_FOUND_BLOCKS)
+		if (position - first < max)
 			ids[position - first] = entry;
 		if (okv_index_get(index, entry, &info)) {
 			ret = -ESTALE;
@@ -52,12 +54,12 @@ int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, c
 		}
 		entry = info.parent;
 	}
-	found->nr = hit.nr_blocks - first < OKV_FOUND_BLOCKS ? hit.nr_blocks - first : OKV_FOUND_BLOCKS;
-	for (uint32_t i = 0; i < found->nr; i++) {
+	ask->nr = hit.nr_blocks - first < max ? hit.nr_blocks - first : max;
+	for (uint32_t i = 0; i < ask->nr; i++) {
 		for (uint32_t g = 0; g < nr_groups; g++) {
-			struct omnikv_extent *extent = &found->extents[i * nr_groups + g];
+			struct omnikv_extent *extent = &found->extents[(ask->at + i) * nr_groups + g];
 
-			okv_index_extent(index, ids[i], g, extent, &found->crcs[i * nr_groups + g]);
+			okv_index_extent(index, ids[i], g, extent, &found->crcs[(ask->at + i) * nr_groups + g]);
 			if (extent->nr_granules)
 				leases[nr_leases++] = *extent;
 		}
@@ -65,7 +67,8 @@ int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, c
 	if (client && nr_leases)
 		ret = omnikv_extent_lease(client, leases, nr_leases);
 	if (ret)
-		found->nr = 0;
+		ask->nr = 0;
+	found->nr += ask->nr;
 out:
 	okv_visit_leave(&visit);
 	return ret;

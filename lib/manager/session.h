@@ -11,13 +11,13 @@
 #include "manager/authority.h"
 
 /**
- * okv_session_find() - see okv_authority_ops
+ * okv_session_find() - see okv_authority_ops; for one prefix, whose answer follows what @found has already
  * @client: leases what is found; NULL: nothing is leased
  *
- * Leased before the manager could let go of it, so there is no -ESTALE.
+ * Leased before the manager could let go of it, so there is no -ESTALE. Return: what is to be the @res of @ask.
  */
-int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, const struct omnikv_key *keys,
-		     size_t nr_keys, const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found);
+int okv_session_find(struct omnikv_space *space, struct omnikv_client *client, struct okv_ask *ask, uint32_t flags,
+		     struct okv_found *found);
 /**
  * okv_session_path() - all keys of a prompt of which the begin is cached
  * @parent: key of the block at @first - 1

@@ -739,9 +739,10 @@ bool okv_tier_has_more(struct omnikv_space *space, const struct omnikv_key *keys
 	return next && okv_store_find(space->manager->tier->spill->store, ns, next, NULL);
 }
 
-void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-		      const struct omnikv_key *tail, struct okv_promoted *promoted)
+void okv_tier_promote(struct omnikv_space *space, const struct omnikv_prefix *prefix, struct okv_promoted *promoted)
 {
+	const struct omnikv_key *tail = prefix->tail;
+	size_t nr_keys = prefix->nr_keys;
 	struct okv_promotion *pro;
 	struct okv_index_hit hit;
 	struct okv_visit visit;
@@ -754,7 +755,7 @@ void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys,
 		return;
 	release_stuck(space->manager);
 	pro->space = space;
-	pro->keys = keys;
+	pro->keys = prefix->keys;
 	pro->nr_keys = nr_keys;
 	pro->tail = tail;
 	pro->pin.prev = NULL;
@@ -767,7 +768,7 @@ void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys,
 	pro->era = space->manager->tier->era;
 	name_in(pro->era, space, pro->ns);
 	if (nr_keys)
-		okv_index_match(space->shelf->index, space->id, keys, nr_keys, space->match_flags, &hit);
+		okv_index_match(space->shelf->index, space->id, prefix->keys, nr_keys, space->match_flags, &hit);
 	if (nr_keys && hit.nr_blocks && !okv_pin_take(space->shelf, &pro->pin, hit.entry, hit.nr_blocks))
 		pro->nr_blocks = hit.nr_blocks;
 	/* The tail may be in memory already. */

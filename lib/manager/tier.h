@@ -51,8 +51,7 @@ struct okv_promoted {
  *
  * Whatever fails makes the hit shorter. Outside of visits.
  */
-void okv_tier_promote(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
-		      const struct omnikv_key *tail, struct okv_promoted *promoted);
+void okv_tier_promote(struct omnikv_space *space, const struct omnikv_prefix *prefix, struct okv_promoted *promoted);
 /** Has the store what comes next behind the blocks in memory? Never waits for the disk. */
 bool okv_tier_has_more(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 		       const struct omnikv_key *tail);

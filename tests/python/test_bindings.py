@@ -35,6 +35,27 @@ def test_a_prefix_is_found_with_the_bytes_that_were_stored(space, chain):
         assert (match.blocks, match.tokens, match.tail_tokens) == (2, 32, 0)
 
 
+def test_many_prompts_are_opened_at_once(space, chain):
+    keys = [chain.keys([n] * 48) for n in range(40)]
+    tails = [omnikv.partial_key(keys[n][2], 5) for n in range(40)]
+    for n in range(0, 40, 2):
+        with space.sequence() as seq:
+            seq.append(37)
+            fill(seq, 0, 37)
+            seq.commit(keys[n][:2], tail=tails[n])
+    seqs = space.sequences([k[:2] for k in keys], tails)
+    assert [seq.tokens for seq in seqs] == [37, 0] * 20
+    verify(seqs[6], 0, 37)
+    for seq in seqs:
+        seq.close()
+    assert [seq.tokens for seq in space.sequences([keys[0], keys[1], []])] == [32, 0, 0]
+    assert space.sequences([]) == []
+    with pytest.raises(omnikv.InvalidError, match="1 tails for 2 prompts"):
+        space.sequences(keys[:2], [None])
+    with pytest.raises(omnikv.InvalidError, match="at most 65536"):
+        space.sequences([keys[0]] * 65537)
+
+
 def test_a_fork_keeps_its_own_tail(space, chain):
     with space.sequence() as seq:
         seq.append(20)

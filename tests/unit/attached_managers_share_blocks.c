@@ -330,25 +330,27 @@ static const struct shared *liar;
 static const struct okv_authority_ops *honest;
 static struct omnikv_extent wrong;
 
-static int find_and_lie(struct okv_authority *auth, void *remote, const struct omnikv_key *keys, size_t nr_keys,
-			const struct omnikv_key *tail, uint64_t first, uint32_t flags, struct okv_found *found)
+static void find_and_lie(struct okv_authority *auth, void *remote, struct okv_ask *asks, uint32_t nr, uint32_t flags,
+			 struct okv_found *found)
 {
 	struct omnikv_key *all = kv_keys(&liar->base, longer, longer->nr_tokens / T);
-	int ret;
+	const struct omnikv_prefix *asked = asks[0].prefix, more = { .keys = all, .nr_keys = longer->nr_tokens / T };
 
-	ret = honest->find(auth, remote, lie == MORE_THAN_ASKED ? all : keys,
-			   lie == MORE_THAN_ASKED ? longer->nr_tokens / T : nr_keys, tail, first, flags, found);
+	assert_int_equal(nr, 1);
+	if (lie == MORE_THAN_ASKED)
+		asks[0].prefix = &more;
+	honest->find(auth, remote, asks, nr, flags, found);
+	asks[0].prefix = asked;
 	free(all);
-	if (ret)
-		return ret;
+	if (asks[0].res)
+		return;
 	if (lie == TAIL_NOBODY_ASKED_FOR || lie == TAIL_AS_LONG_AS_A_BLOCK)
-		found->tail_tokens = lie == TAIL_NOBODY_ASKED_FOR ? 3 : T;
+		asks[0].tail_tokens = lie == TAIL_NOBODY_ASKED_FOR ? 3 : T;
 	if (lie == EXTENT_OF_ANOTHER_SIZE) {
 		assert_int_equal(omnikv_extent_release(auth->client, &found->extents[0], 1), 0);
 		assert_int_equal(omnikv_extent_lease(auth->client, &wrong, 1), 0);
 		found->extents[0] = wrong;
 	}
-	return 0;
 }
 
 static void answers_that_cannot_be_are_misses(void **state)
@@ -594,6 +596,44 @@ static void nothing_older_comes_in_after_a_new_epoch(void **state)
 	okv_failpoint_disarm_all();
 	check_shared(&sh);
 	kv_story_free(&story);
+	kv_story_free(&other);
+	close_shared(&sh);
+}
+
+/* The same where the begin of the prefix is here and in use, while the rest is asked for. */
+static void what_is_in_use_is_not_hit_after_a_new_epoch(void **state)
+{
+	struct omnikv_prefix prefixes[2];
+	struct kv_story story, begin, other;
+	struct omnikv_seq *held, *seqs[2];
+	struct raising raising;
+	struct omnikv_key *keys;
+	struct shared sh;
+
+	(void)state;
+	open_shared(&sh, KV_SHAPE_FULL, 80);
+	make_story(&story, 1, 10 * T);
+	kv_story_copy(&begin, &story, 5 * T);
+	make_story(&other, 2, 5 * T);
+	raising = (struct raising){ &sh, &other };
+	play(&sh.clients[0], &story, false);
+	held = kv_open(&sh.clients[1], &begin, false);
+	assert_int_equal(omnikv_seq_tokens(held), 5 * T);
+	keys = kv_keys(&sh.clients[1], &story, 10);
+	for (uint32_t i = 0; i < 2; i++)
+		prefixes[i] = (struct omnikv_prefix){ .keys = keys, .nr_keys = 10 - i };
+	arm_raising(&raising, "import.found");
+	assert_int_equal(omnikv_seq_open_batch(sh.clients[1].space, prefixes, 2, seqs), 0);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(omnikv_seq_tokens(seqs[i]), 0);
+	omnikv_seq_close_batch(seqs, 2);
+	assert_null(kv_compare(&sh.clients[1], held, &begin, 0, 5 * T));
+	omnikv_seq_close(held);
+	okv_failpoint_disarm_all();
+	check_shared(&sh);
+	free(keys);
+	kv_story_free(&story);
+	kv_story_free(&begin);
 	kv_story_free(&other);
 	close_shared(&sh);
 }
@@ -912,6 +952,7 @@ int main(void)
 		cmocka_unit_test(a_distrusted_block_leaves_all_clients),
 		cmocka_unit_test(a_new_epoch_hides_all_that_is_older),
 		cmocka_unit_test(nothing_older_comes_in_after_a_new_epoch),
+		cmocka_unit_test(what_is_in_use_is_not_hit_after_a_new_epoch),
 		cmocka_unit_test(what_is_on_its_way_as_the_epoch_ends_is_not_published),
 		cmocka_unit_test(bytes_of_old_weights_are_published_in_the_new_epoch),
 		cmocka_unit_test(who_holds_old_blocks_counts_them_in_the_new_epoch),

@@ -225,7 +225,10 @@ static void name_of(const struct omnikv_space *space, const struct omnikv_key *k
 static int find_now(struct omnikv_space *space, const struct okv_wire_find *find, const struct omnikv_key *keys,
 		    const struct okv_promoted *promoted, void *payload, uint32_t *length)
 {
-	const struct omnikv_key *tail = find->has_tail ? &keys[find->nr_keys] : NULL;
+	const struct omnikv_prefix prefix = {
+		.keys = keys, .nr_keys = find->nr_keys, .tail = find->has_tail ? &keys[find->nr_keys] : NULL,
+	};
+	struct okv_ask ask = { .prefix = &prefix, .first = find->first };
 	struct okv_wire_found *out = payload;
 	struct okv_found *found;
 	struct okv_visit visit;
@@ -236,15 +239,16 @@ static int find_now(struct omnikv_space *space, const struct okv_wire_find *find
 	found = malloc(sizeof(*found));
 	if (!found)
 		return -ENOMEM;
-	ret = okv_session_find(space, NULL, keys, find->nr_keys, tail, find->first, find->flags, found);
+	found->nr = 0;
+	ret = okv_session_find(space, NULL, &ask, find->flags, found);
 	okv_visit_init(&visit, space->manager);
 	okv_visit_enter(&visit);
-	okv_tier_settle(&visit, promoted, ret ? 0 : found->nr_hit);
+	okv_tier_settle(&visit, promoted, ret ? 0 : ask.nr_hit);
 	okv_visit_leave(&visit);
 	if (!ret) {
 		nr = found->nr * space->shelf->nr_groups;
 		*out = (struct okv_wire_found){
-			.nr_hit = found->nr_hit, .tail_tokens = found->tail_tokens, .nr = found->nr,
+			.nr_hit = ask.nr_hit, .tail_tokens = ask.tail_tokens, .nr = ask.nr,
 		};
 		item = (unsigned char *)(out + 1);
 		memcpy(item, found->extents, nr * sizeof(found->extents[0]));
@@ -268,12 +272,15 @@ struct fetch_errand {
 static void fetch_run(struct okv_errand *errand)
 {
 	struct fetch_errand *fetch = (struct fetch_errand *)errand;
-	const struct omnikv_key *tail = fetch->find.has_tail ? &fetch->keys[fetch->find.nr_keys] : NULL;
+	const struct omnikv_prefix prefix = {
+		.keys = fetch->keys, .nr_keys = fetch->find.nr_keys,
+		.tail = fetch->find.has_tail ? &fetch->keys[fetch->find.nr_keys] : NULL,
+	};
 
 	if (errand->type == OKV_WIRE_PREFETCH)
 		fetch->ret = omnikv_space_prefetch(fetch->space, fetch->keys, fetch->find.nr_keys);
 	else
-		okv_tier_promote(fetch->space, fetch->keys, fetch->find.nr_keys, tail, &fetch->promoted);
+		okv_tier_promote(fetch->space, &prefix, &fetch->promoted);
 }
 
 static void fetch_done(struct okv_errand *errand, struct okv_peer *peer)

@@ -30,6 +30,17 @@ struct omnikv_key {
 	uint32_t	len;
 };
 
+/**
+ * struct omnikv_prefix - a prompt, or the begin of one, by the keys of its blocks
+ * @keys: [nr_keys] of full blocks, in order from position 0; NULL where there are none
+ * @tail: of a partial tail behind them, or NULL
+ */
+struct omnikv_prefix {
+	const struct omnikv_key	*keys;
+	size_t			nr_keys;
+	const struct omnikv_key	*tail;
+};
+
 /** Make a key of @len bytes; -EINVAL for length 0, a length over the maximum, NULL. */
 OMNIKV_API int omnikv_key_init(struct omnikv_key *key, const void *bytes, size_t len);
 /**

@@ -27,8 +27,27 @@ struct omnikv_seq;
  */
 OMNIKV_API int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 			       const struct omnikv_key *tail, struct omnikv_seq **seq);
-/** Gives up leases and uncommitted blocks; memory under transfer is freed when the transfer is over. */
+/** Gives up leases and uncommitted blocks; memory under transfer is freed when the transfer is over. NULL is ignored. */
 OMNIKV_API void omnikv_seq_close(struct omnikv_seq *seq);
+
+#define OMNIKV_SEQ_BATCH_MAX	65536u
+
+/**
+ * omnikv_seq_open_batch() - many sequences, each as by omnikv_seq_open(), one after another
+ * @prefixes: [nr]; they may have blocks in common, or be the same
+ * @nr:       0 to OMNIKV_SEQ_BATCH_MAX
+ * @seqs:     [nr] results, in the order of @prefixes; each ends by itself or with others
+ *
+ * What one lookup waits for memory is spent on the others, and what is asked and locked is so once for many: several
+ * times as fast as one by one where each has a few blocks.
+ *
+ * Return: 0 (also where nothing hits), or an error of omnikv_seq_open(): then no sequence is open; lookups before the
+ * one that failed stay counted. -EINVAL: also where @nr is over the maximum.
+ */
+OMNIKV_API int omnikv_seq_open_batch(struct omnikv_space *space, const struct omnikv_prefix *prefixes, size_t nr,
+				     struct omnikv_seq **seqs);
+/** Close @nr different sequences, in order; NULL among them, or for none, is ignored. */
+OMNIKV_API void omnikv_seq_close_batch(struct omnikv_seq *const *seqs, size_t nr);
 OMNIKV_API struct omnikv_space *omnikv_seq_space(const struct omnikv_seq *seq);
 
 OMNIKV_API uint64_t omnikv_seq_tokens(const struct omnikv_seq *seq);		/* length, tokens */

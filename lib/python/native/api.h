@@ -223,6 +223,10 @@ struct omnikv_seq;
 int omnikv_seq_open(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys, const struct omnikv_key *tail,
 		    struct omnikv_seq **seq);
 void omnikv_seq_close(struct omnikv_seq *seq);
+#define OMNIKV_SEQ_BATCH_MAX ...
+struct omnikv_prefix { const struct omnikv_key *keys; size_t nr_keys; const struct omnikv_key *tail; };
+int omnikv_seq_open_batch(struct omnikv_space *space, const struct omnikv_prefix *prefixes, size_t nr,
+			  struct omnikv_seq **seqs);
 uint64_t omnikv_seq_tokens(const struct omnikv_seq *seq);
 uint64_t omnikv_seq_nvme_blocks(const struct omnikv_seq *seq);
 uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq);
