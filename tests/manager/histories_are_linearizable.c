@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Four processes look up, commit, drop and raise the epoch at once, over a real daemon. Each short history of what they did
+ * Four processes look up, one block or all in one call, commit, drop and raise the epoch at once, over a real daemon. Each short history of what they did
  * and saw is one that could have happened one after another: nothing is seen before it was committed, nothing is missed
  * after a commit has returned, nothing of an older epoch is seen after the raise has returned.
  *
@@ -38,6 +38,7 @@
 struct op {
 	struct history_op	op;
 	uint32_t		block;		/* NR_BLOCKS: all */
+	bool			are_there[NR_BLOCKS];	/* of a look at all */
 	bool			has_effect;	/* it was refused else, and changed nothing */
 };
 
@@ -99,6 +100,29 @@ static void look(const struct kv_world *world, struct op *op, bool is_lookup)
 	kv_story_free(&story);
 }
 
+/* All blocks in one call: what it says of each was so at some moment of it. */
+static void look_at_all(const struct kv_world *world, struct op *op)
+{
+	struct omnikv_prefix prefixes[NR_BLOCKS];
+	struct omnikv_seq *seqs[NR_BLOCKS];
+	struct omnikv_key keys[NR_BLOCKS];
+
+	for (uint32_t i = 0; i < NR_BLOCKS; i++) {
+		struct kv_story story;
+
+		make_story(&story, i);
+		keys[i] = kv_key(world, &story, 0, T);
+		prefixes[i] = (struct omnikv_prefix){ .keys = &keys[i], .nr_keys = 1 };
+		kv_story_free(&story);
+	}
+	op->op.begin_ns = clock_ns();
+	KV_MUST(!omnikv_seq_open_batch(world->space, prefixes, NR_BLOCKS, seqs));
+	op->op.end_ns = clock_ns();
+	for (uint32_t i = 0; i < NR_BLOCKS; i++)
+		op->are_there[i] = omnikv_seq_tokens(seqs[i]) > 0;
+	omnikv_seq_close_batch(seqs, NR_BLOCKS);
+}
+
 static void put(const struct kv_world *world, struct op *op)
 {
 	struct omnikv_manager_stats before = stats_of(world), after;
@@ -127,7 +151,11 @@ static void run_op(const struct kv_world *world, struct op *op, uint64_t *seed)
 
 	op->block = kv_random(seed) % NR_BLOCKS;
 	op->has_effect = true;
-	if (x < 35) {
+	if (x < 15) {
+		op->block = NR_BLOCKS;
+		op->op.kind = HISTORY_LOOK;
+		look_at_all(world, op);
+	} else if (x < 35) {
 		op->op.kind = HISTORY_LOOK;
 		look(world, op, false);
 	} else if (x < 50) {
@@ -178,8 +206,12 @@ static uint32_t history_of(uint32_t block, struct history_op *ops)
 		for (uint32_t i = 0; i < OPS_EACH; i++) {
 			const struct op *op = &board->ops[p][i];
 
-			if (op->has_effect && (op->block == block || op->block == NR_BLOCKS))
-				ops[nr++] = op->op;
+			if (!op->has_effect || (op->block != block && op->block != NR_BLOCKS))
+				continue;
+			ops[nr] = op->op;
+			if (op->op.kind == HISTORY_LOOK && op->block == NR_BLOCKS)
+				ops[nr].is_there = op->are_there[block];
+			nr++;
 		}
 	return nr;
 }
