@@ -89,13 +89,24 @@ int okv_pool_header_check(const void *buf, size_t len, uint64_t file_bytes, stru
 	return 0;
 }
 
-void okv_huge_advice_make(uint64_t nr_needed, uint64_t nr_free, uint64_t nr_total, struct okv_huge_advice *advice)
+void okv_huge_advice_make(const struct okv_huge_state *state, struct okv_huge_advice *advice)
 {
-	uint64_t nr_missing = nr_needed > nr_free ? nr_needed - nr_free : 0;
+	uint64_t nr_ours = state->nr_free > state->nr_reserved ? state->nr_free - state->nr_reserved : 0;
+	uint64_t nr_missing = state->nr_needed > nr_ours ? state->nr_needed - nr_ours : 0;
+	char reserved[64] = "";
 
-	snprintf(advice->found, sizeof(advice->found), "%" PRIu64 " free huge pages where %" PRIu64 " are needed", nr_free,
-		 nr_needed);
-	snprintf(advice->command, sizeof(advice->command),
-		 "echo %" PRIu64 " > /proc/sys/vm/nr_hugepages (%" PRIu64 " there and %" PRIu64 " missing)",
-		 nr_total + nr_missing, nr_total, nr_missing);
+	if (state->nr_reserved)
+		snprintf(reserved, sizeof(reserved), ", of which others have reserved %" PRIu64 ",", state->nr_reserved);
+	snprintf(advice->found, sizeof(advice->found), "%" PRIu64 " free huge pages%s where %" PRIu64 " are needed%s%s", state->nr_free,
+		 reserved, state->nr_needed, state->is_declined ? ", and none were asked for" : nr_missing ? "" :
+		 ", and they were not to be had: ", state->is_declined || nr_missing ? "" : strerror(state->error ? state->error : ENOMEM));
+	if (nr_missing)
+		snprintf(advice->command, sizeof(advice->command),
+			 "as root: echo %" PRIu64 " > /proc/sys/vm/nr_hugepages (%" PRIu64 " there and %" PRIu64 " missing)%s",
+			 state->nr_total + nr_missing, state->nr_total, nr_missing,
+			 state->is_declined ? ", and take them (omnikvd: hugetlb = yes)" : "");
+	else if (state->is_declined)
+		snprintf(advice->command, sizeof(advice->command), "take them (omnikvd: hugetlb = yes)");
+	else
+		snprintf(advice->command, sizeof(advice->command), "look at the NUMA policy, and at hugetlb.2MB.max of the cgroup");
 }

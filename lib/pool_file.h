@@ -72,15 +72,31 @@ int okv_pool_header_check(const void *buf, size_t len, uint64_t file_bytes, stru
 			  struct omnikv_error *err);
 
 /**
- * struct okv_huge_advice - how a host gets the huge pages that a pool lacks
+ * struct okv_huge_state - the host's pool of 2-MiB pages, and what a pool of ours got of it: nothing
+ * @nr_needed:   pages that it needs
+ * @nr_free:     of @nr_total; those that others have reserved, @nr_reserved, are among them
+ * @is_declined: none were asked for
+ * @error:       errno of asking for them; 0: too few, seen before
+ */
+struct okv_huge_state {
+	uint64_t	nr_needed;
+	uint64_t	nr_total;
+	uint64_t	nr_free;
+	uint64_t	nr_reserved;
+	bool		is_declined;
+	int		error;
+};
+
+/**
+ * struct okv_huge_advice - how a pool gets the huge pages that it lacks
  * @found:   "0 free huge pages where 512 are needed"
- * @command: what to type; it never makes the host's pool smaller
+ * @command: what to do; it never makes the host's pool smaller
  */
 struct okv_huge_advice {
-	char	found[96];
+	char	found[160];
 	char	command[160];
 };
 
-void okv_huge_advice_make(uint64_t nr_needed, uint64_t nr_free, uint64_t nr_total, struct okv_huge_advice *advice);
+void okv_huge_advice_make(const struct okv_huge_state *state, struct okv_huge_advice *advice);
 
 #endif /* OKV_POOL_FILE_H */

@@ -60,6 +60,8 @@ struct opening {
 	bool					is_begun;	/* what the file holds is this call's */
 	bool					is_shared;	/* other processes will map it */
 	int					kept_fd;	/* its memory from an earlier life of this authority; -1: none */
+	bool					has_declined;	/* huge pages of the host's pool */
+	int					huge_error;	/* of asking for them */
 };
 
 /* ---- small files of the kernel ---------------------------------------------------------- */
@@ -265,7 +267,8 @@ static int seal_size(struct opening *op, int fd)
 /* Pages of the host's huge-page pool, reserved as a whole; -ENOMEM where there are too few. */
 static int open_hugetlb(struct opening *op, uint64_t bytes)
 {
-	uint64_t node_free = read_number(NODE_DIR "free_hugepages") - read_number(NODE_DIR "resv_hugepages");
+	uint64_t nr_free = read_number(NODE_DIR "free_hugepages"), nr_reserved = read_number(NODE_DIR "resv_hugepages");
+	uint64_t node_free = nr_free > nr_reserved ? nr_free - nr_reserved : 0;
 	uint64_t may_add = read_number(NODE_DIR "nr_overcommit_hugepages");
 	int fd, ret;
 
@@ -296,30 +299,33 @@ static bool shmem_is_huge(void)
 	       strstr(line, "[force]");
 }
 
-static void huge_advice(uint64_t bytes, struct okv_huge_advice *advice)
+static void huge_advice(const struct opening *op, struct okv_huge_advice *advice)
 {
-	uint64_t nr_free = read_number(NODE_DIR "free_hugepages"), nr_resv = read_number(NODE_DIR "resv_hugepages");
+	const struct okv_huge_state state = {
+		.nr_needed = op->pool->map_bytes / OKV_HUGE_BYTES, .nr_total = read_number(NODE_DIR "nr_hugepages"),
+		.nr_free = read_number(NODE_DIR "free_hugepages"), .nr_reserved = read_number(NODE_DIR "resv_hugepages"),
+		.is_declined = op->has_declined, .error = op->huge_error,
+	};
 
-	okv_huge_advice_make(bytes / OKV_HUGE_BYTES, nr_free > nr_resv ? nr_free - nr_resv : 0,
-			     read_number(NODE_DIR "nr_hugepages"), advice);
+	okv_huge_advice_make(&state, advice);
 }
 
-static void notice_small(struct opening *op, uint64_t bytes)
+static void notice_small(struct opening *op)
 {
 	struct okv_huge_advice advice;
-	char line[512], policy[128];
+	char line[640], policy[128];
 	char *word, *end;
 
 	if (!op->config->notice)
 		return;
-	huge_advice(bytes, &advice);
+	huge_advice(op, &advice);
 	read_line(SHMEM_ENABLED, policy, sizeof(policy));
 	word = strchr(policy, '[');
 	end = word ? strchr(word, ']') : NULL;
 	if (end)
 		*end = '\0';
 	snprintf(line, sizeof(line),
-		 "%s uses 4-KiB pages: %s, and shmem_enabled is \"%s\"; as root: %s, or echo advise > " SHMEM_ENABLED,
+		 "%s uses 4-KiB pages: %s, and shmem_enabled is \"%s\"; %s, or as root: echo advise > " SHMEM_ENABLED,
 		 op->label, advice.found, end ? word + 1 : "missing", advice.command);
 	op->config->notice(op->config->opaque, line);
 }
@@ -368,8 +374,10 @@ static int open_anonymous(struct opening *op)
 	 */
 	if (op->config->numa && (op->config->flags & OMNIKV_POOL_F_NO_POPULATE))
 		may_hugetlb = false;
+	op->has_declined = !may_hugetlb;
 	if (may_hugetlb)
 		ret = open_hugetlb(op, bytes);
+	op->huge_error = -ret;
 	if (ret)
 		ret = open_shmem(op, bytes);
 	if (!ret && !op->is_shared)
@@ -855,13 +863,16 @@ static int pool_open(const struct okv_pool_spec *spec, const struct omnikv_pool_
 		goto err_unmap;
 	if (pool->page_kind == OMNIKV_PAGES_SMALL) {
 		if (config->flags & OMNIKV_POOL_F_REQUIRE_HUGE) {
-			huge_advice(pool->map_bytes, &advice);
-			ret = okv_error_set(err, -ENOMEM, "%s: %s; as root: %s", op.label, advice.found,
-					    advice.command);
+			huge_advice(&op, &advice);
+			if (spec->name)
+				ret = okv_error_set(err, -ENOMEM, "%s: a file gets huge pages on a tmpfs alone; as root: echo advise > "
+						    SHMEM_ENABLED, op.label);
+			else
+				ret = okv_error_set(err, -ENOMEM, "%s: %s; %s", op.label, advice.found, advice.command);
 			goto err_unmap;
 		}
 		if (!spec->name)
-			notice_small(&op, pool->map_bytes);
+			notice_small(&op);
 	}
 	ret = numa_apply(&op);
 	if (ret)

@@ -621,13 +621,38 @@ static void advice_on_huge_pages_keeps_those_that_are_there(void **state)
 
 	(void)state;
 	/* 1000 there, 10 of them free, 512 needed: 502 are missing. */
-	okv_huge_advice_make(512, 10, 1000, &advice);
+	okv_huge_advice_make(&(struct okv_huge_state){ .nr_needed = 512, .nr_free = 10, .nr_total = 1000 }, &advice);
 	assert_string_equal(advice.found, "10 free huge pages where 512 are needed");
-	assert_string_equal(advice.command, "echo 1502 > /proc/sys/vm/nr_hugepages (1000 there and 502 missing)");
-	okv_huge_advice_make(4, 0, 0, &advice);
-	assert_string_equal(advice.command, "echo 4 > /proc/sys/vm/nr_hugepages (0 there and 4 missing)");
-	okv_huge_advice_make(4, 8, 8, &advice);
-	assert_string_equal(advice.command, "echo 8 > /proc/sys/vm/nr_hugepages (8 there and 0 missing)");
+	assert_string_equal(advice.command, "as root: echo 1502 > /proc/sys/vm/nr_hugepages (1000 there and 502 missing)");
+	okv_huge_advice_make(&(struct okv_huge_state){ .nr_needed = 4 }, &advice);
+	assert_string_equal(advice.command, "as root: echo 4 > /proc/sys/vm/nr_hugepages (0 there and 4 missing)");
+}
+
+static void advice_on_huge_pages_tells_what_others_have_reserved(void **state)
+{
+	struct okv_huge_advice advice;
+
+	(void)state;
+	okv_huge_advice_make(&(struct okv_huge_state){ .nr_needed = 4, .nr_free = 8, .nr_reserved = 8, .nr_total = 8 }, &advice);
+	assert_string_equal(advice.found, "8 free huge pages, of which others have reserved 8, where 4 are needed");
+	assert_string_equal(advice.command, "as root: echo 12 > /proc/sys/vm/nr_hugepages (8 there and 4 missing)");
+}
+
+/* There are enough: more of them are no help. */
+static void advice_on_huge_pages_makes_no_more_where_there_are_enough(void **state)
+{
+	struct okv_huge_advice advice;
+
+	(void)state;
+	okv_huge_advice_make(&(struct okv_huge_state){ .nr_needed = 4, .nr_free = 8, .nr_total = 8, .is_declined = true }, &advice);
+	assert_string_equal(advice.found, "8 free huge pages where 4 are needed, and none were asked for");
+	assert_string_equal(advice.command, "take them (omnikvd: hugetlb = yes)");
+	okv_huge_advice_make(&(struct okv_huge_state){ .nr_needed = 4, .nr_free = 2, .nr_total = 8, .is_declined = true }, &advice);
+	assert_string_equal(advice.command, "as root: echo 10 > /proc/sys/vm/nr_hugepages (8 there and 2 missing), and take them "
+			    "(omnikvd: hugetlb = yes)");
+	okv_huge_advice_make(&(struct okv_huge_state){ .nr_needed = 4, .nr_free = 8, .nr_total = 8, .error = ENOMEM }, &advice);
+	assert_string_equal(advice.found, "8 free huge pages where 4 are needed, and they were not to be had: Cannot allocate memory");
+	assert_string_equal(advice.command, "look at the NUMA policy, and at hugetlb.2MB.max of the cgroup");
 }
 
 int main(void)
@@ -649,6 +674,8 @@ int main(void)
 		TEST(a_failed_creation_leaves_no_file),
 		TEST(a_pool_larger_than_its_file_system_takes_nothing_of_it),
 		TEST(advice_on_huge_pages_keeps_those_that_are_there),
+		TEST(advice_on_huge_pages_tells_what_others_have_reserved),
+		TEST(advice_on_huge_pages_makes_no_more_where_there_are_enough),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
