@@ -70,12 +70,66 @@ static int refuse_taken(int fd, const char *path, struct omnikv_error *err)
 			     owner.name, owner.pid, owner.host);
 }
 
-/* Open what @path names; *@is_new: the file was made. A descriptor or a negative errno. */
-static int open_path(const char *path, uint32_t flags, struct omnikv_error *err)
+/*
+ * What one opening has made, so that a failed one can take it away again: nothing else, and nothing that another
+ * process has come to use meanwhile.
+ */
+struct making {
+	int	dir;		/* that has the store's file; -1: @path is none */
+	int	fd;		/* a descriptor more of the file, behind that of the disk; -1: the file was there, with bytes in it */
+	bool	has_dir;
+	bool	has_file;
+};
+
+static void making_end(struct making *making)
+{
+	if (making->fd >= 0)
+		close(making->fd);
+	if (making->dir >= 0)
+		close(making->dir);
+}
+
+/* The lock is held: nobody else has got as far as to use it. */
+static void making_undo(struct making *making, const char *path)
+{
+	struct stat ours, now;
+
+	if (making->fd >= 0 && making->has_file) {
+		if (!fstat(making->fd, &ours) && !fstatat(making->dir, OKV_SPILL_FILE_NAME, &now, AT_SYMLINK_NOFOLLOW) &&
+		    now.st_dev == ours.st_dev && now.st_ino == ours.st_ino)
+			unlinkat(making->dir, OKV_SPILL_FILE_NAME, 0);
+	} else if (making->fd >= 0) {
+		/* It was empty before. */
+		if (ftruncate(making->fd, 0))
+			return;
+	}
+	/* Where it is empty. */
+	if (making->has_dir)
+		rmdir(path);
+}
+
+/* The store's file in a directory, made where it is not there yet. */
+static int open_in_dir(int dir, int how, bool may_make, bool *has_made)
+{
+	int fd;
+
+	do {
+		*has_made = false;
+		fd = okv_fd_high(openat(dir, OKV_SPILL_FILE_NAME, how | O_NOFOLLOW));
+		if (fd >= 0 || errno != ENOENT || !may_make)
+			return fd < 0 ? -errno : fd;
+		fd = okv_fd_high(openat(dir, OKV_SPILL_FILE_NAME, how | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+		*has_made = fd >= 0;
+	} while (fd < 0 && errno == EEXIST);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Open what @path names. A descriptor or a negative errno. */
+static int open_path(const char *path, uint32_t flags, struct making *making, struct omnikv_error *err)
 {
 	bool may_make = !(flags & (OMNIKV_SPILL_F_OPEN_ONLY | OMNIKV_SPILL_F_READ_ONLY));
 	int how = (flags & OMNIKV_SPILL_F_READ_ONLY ? O_RDONLY : O_RDWR) | O_CLOEXEC;
-	int dir, fd, ret = -OKV_FAILPOINT("spill.open");
+	int fd, ret = -OKV_FAILPOINT("spill.open");
 	struct stat st;
 
 	if (ret)
@@ -85,6 +139,7 @@ static int open_path(const char *path, uint32_t flags, struct omnikv_error *err)
 			ret = -errno;
 			return okv_error_set(err, ret, "%.180s: %s", path, strerror(-ret));
 		}
+		making->has_dir = true;
 	}
 	if (!S_ISDIR(st.st_mode)) {
 		fd = okv_fd_high(open(path, how));
@@ -94,17 +149,15 @@ static int open_path(const char *path, uint32_t flags, struct omnikv_error *err)
 		}
 		return fd;
 	}
-	dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (dir < 0) {
+	making->dir = okv_fd_high(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	if (making->dir < 0) {
 		ret = -errno;
 		return okv_error_set(err, ret, "%.180s: %s", path, strerror(-ret));
 	}
-	fd = okv_fd_high(openat(dir, OKV_SPILL_FILE_NAME, how | (may_make ? O_CREAT : 0) | O_NOFOLLOW, 0600));
-	ret = fd < 0 ? -errno : fd;
+	ret = open_in_dir(making->dir, how, may_make, &making->has_file);
 	/* The name must be there after a power cut too. */
-	if (fd >= 0 && may_make)
-		(void)fsync(dir);
-	close(dir);
+	if (ret >= 0 && may_make)
+		(void)fsync(making->dir);
 	if (ret == -ENOENT)
 		okv_error_set(err, ret, "%.180s: there is no spill store (no " OKV_SPILL_FILE_NAME " in it)", path);
 	else if (ret < 0)
@@ -165,6 +218,26 @@ static int take_lock(int fd, const char *path, uint32_t flags, uint32_t *owner_p
 	return ret ? okv_error_set(err, ret, "%.180s: cannot be locked: %s", path, strerror(-ret)) : 0;
 }
 
+/* Locked: what is empty now this opening fills, where it does not end before. */
+static int making_begin(struct making *making, int fd, const char *path, uint32_t flags, struct omnikv_error *err)
+{
+	struct stat st;
+
+	if (flags & OMNIKV_SPILL_F_READ_ONLY)
+		return 0;
+	if (fstat(fd, &st))
+		return -errno;
+	/* Who made it has failed, and taken it away. */
+	if (!st.st_nlink)
+		return okv_error_set(err, -EBUSY, "%.180s: another process has just tried to make a store there; try again", path);
+	if (!S_ISREG(st.st_mode) || st.st_size) {
+		making->has_file = false;
+		return 0;
+	}
+	making->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return making->fd < 0 ? okv_error_set(err, -errno, "%.180s: %s", path, strerror(errno)) : 0;
+}
+
 /* What the store may take, and what must stay free around it. */
 static int measure(int fd, const char *path, const struct omnikv_spill_config *config,
 		   struct okv_store_config *store_config, struct omnikv_error *err)
@@ -206,6 +279,7 @@ int omnikv_spill_open(const char *path, const struct omnikv_spill_config *config
 	struct omnikv_spill_config full;
 	struct omnikv_spill *spill;
 	char host[OKV_SPILL_NAME_BYTES] = "";
+	struct making making = { .dir = -1, .fd = -1 };
 	int fd, ret;
 
 	if (err)
@@ -221,12 +295,14 @@ int omnikv_spill_open(const char *path, const struct omnikv_spill_config *config
 	spill = calloc(1, sizeof(*spill));
 	if (!spill)
 		return -ENOMEM;
-	fd = open_path(path, full.flags, err);
+	fd = open_path(path, full.flags, &making, err);
 	if (fd < 0) {
 		ret = fd;
-		goto err_free;
+		goto err_undo;
 	}
 	ret = take_lock(fd, path, full.flags, &spill->owner_pid, err);
+	if (!ret)
+		ret = making_begin(&making, fd, path, full.flags, err);
 	if (!ret)
 		ret = measure(fd, path, &full, &store_config, err);
 	if (!ret && getrandom(store_config.random, sizeof(store_config.random), 0) !=
@@ -252,7 +328,7 @@ int omnikv_spill_open(const char *path, const struct omnikv_spill_config *config
 	}
 	ret = okv_disk_file_open(fd, &disk_config, &spill->disk);
 	if (ret)
-		goto err_free;
+		goto err_undo;
 
 	gethostname(host, sizeof(host) - 1);
 	store_config.segment_bytes = full.segment_bytes;
@@ -273,9 +349,11 @@ int omnikv_spill_open(const char *path, const struct omnikv_spill_config *config
 			why = *err;
 			okv_error_set(err, ret, "%.90s: %.150s", path, why.text);
 		}
+		making_undo(&making, path);
 		spill->disk->ops->close(spill->disk);
 		goto err_free;
 	}
+	making_end(&making);
 	spill->notice = full.notice;
 	spill->opaque = full.opaque;
 	/* Names outlive the call no longer. */
@@ -285,8 +363,13 @@ int omnikv_spill_open(const char *path, const struct omnikv_spill_config *config
 	return 0;
 
 err_close:
+	making_undo(&making, path);
 	close(fd);
+	goto err_free;
+err_undo:
+	making_undo(&making, path);
 err_free:
+	making_end(&making);
 	free(spill);
 	return ret;
 }

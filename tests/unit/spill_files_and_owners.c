@@ -443,6 +443,68 @@ static void spill_paths_are_checked(void **state)
 	unlink(path);
 }
 
+static bool is_there(const char *path)
+{
+	struct stat st;
+
+	return !lstat(path, &st);
+}
+
+/* A store that was refused left an empty file, of which the next attempt said something else. */
+static void spill_failed_creation_leaves_what_was_there(void **state)
+{
+	struct omnikv_spill_config config = options(0);
+	char made[160], file[200];
+	struct omnikv_error first, second;
+	struct omnikv_spill *spill;
+	struct stat st;
+	int fd;
+
+	(void)state;
+	snprintf(made, sizeof(made), "%s/made", dir);
+	/* A directory that this call makes; one that was there; a failure at each step behind the lock. */
+	for (uint32_t i = 0; i < 4; i++) {
+		static const char *const points[] = { NULL, NULL, "spill.sync", "spill.write" };
+
+		config.capacity_bytes = i == 0 ? 2 << 20 : i == 1 ? 0 : 16 << 20;
+		if (points[i])
+			okv_failpoint_arm(&(struct okv_failpoint){ .name = points[i], .error = EIO, .nth = 1 });
+		assert_true(omnikv_spill_open(made, &config, &spill, &first) < 0);
+		assert_false(is_there(made));
+		if (points[i])
+			okv_failpoint_arm(&(struct okv_failpoint){ .name = points[i], .error = EIO, .nth = 1 });
+		assert_true(omnikv_spill_open(made, &config, &spill, &second) < 0);
+		assert_string_equal(first.text, second.text);
+		assert_int_equal(mkdir(made, 0700), 0);
+		snprintf(file, sizeof(file), "%s/omnikv.spill", made);
+		if (points[i])
+			okv_failpoint_arm(&(struct okv_failpoint){ .name = points[i], .error = EIO, .nth = 1 });
+		assert_true(omnikv_spill_open(made, &config, &spill, &second) < 0);
+		assert_true(is_there(made));
+		assert_false(is_there(file));
+		/* An empty file of the user's stays, and stays empty. */
+		fd = open(file, O_WRONLY | O_CREAT, 0600);
+		close(fd);
+		if (points[i])
+			okv_failpoint_arm(&(struct okv_failpoint){ .name = points[i], .error = EIO, .nth = 1 });
+		assert_true(omnikv_spill_open(made, &config, &spill, &second) < 0);
+		assert_int_equal(stat(file, &st), 0);
+		assert_int_equal(st.st_size, 0);
+		okv_failpoint_disarm_all();
+		/* And a store stays one. */
+		config.capacity_bytes = 16 << 20;
+		assert_int_equal(omnikv_spill_open(made, &config, &spill, &first), 0);
+		omnikv_spill_close(spill);
+		config.segment_bytes = 3;
+		assert_true(omnikv_spill_open(made, &config, &spill, &first) < 0 || (omnikv_spill_close(spill), true));
+		config.segment_bytes = SEGMENT;
+		assert_int_equal(stat(file, &st), 0);
+		assert_true(st.st_size > 0);
+		unlink(file);
+		rmdir(made);
+	}
+}
+
 static void spill_10000_blocks_are_found_after_kill(void **state)
 {
 	struct omnikv_spill_config config = options(0);
@@ -567,6 +629,7 @@ int main(void)
 		TEST(spill_system_calls_may_fail),
 		TEST(spill_pool_memory_is_registered),
 		TEST(spill_paths_are_checked),
+		TEST(spill_failed_creation_leaves_what_was_there),
 		TEST(spill_10000_blocks_are_found_after_kill),
 		TEST(spill_behind_a_symbolic_link_is_refused),
 		TEST(spill_works_on_tmpfs),
