@@ -123,7 +123,7 @@ static bool fits(const struct joining *joining, const struct okv_join_part *part
 }
 
 /* Inside a visit: the whole block into the index. */
-static int insert(struct joining *joining)
+static int insert(struct okv_visit *visit, struct joining *joining)
 {
 	struct omnikv_space *space = joining->space;
 	struct okv_index_block block = {
@@ -141,6 +141,7 @@ static int insert(struct joining *joining)
 	/* Groups that nobody brought: only states may be absent. */
 	if (((1u << space->shelf->nr_groups) - 1) & ~joining->groups & ~space->needed_state)
 		return -ECANCELED;
+	okv_shelf_spare(visit, space->shelf, 1);
 	if (joining->parent.len) {
 		block.parent = okv_index_find(space->shelf->index, space->id, &joining->parent);
 		if (block.parent == OKV_ENTRY_NONE)
@@ -271,7 +272,7 @@ static int add_part(struct okv_joins *joins, struct omnikv_space *space, const s
 	joining->parts |= 1u << part->part;
 	joining->owners[part->part] = part->owner;
 	if (joining->parts == (1u << joining->nr_parts) - 1)
-		ret = insert(joining);
+		ret = insert(&visit, joining);
 	okv_visit_leave(&visit);
 	if (ret)
 		finish(joins, link, ret == 1);

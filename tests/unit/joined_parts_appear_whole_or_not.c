@@ -9,8 +9,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -256,6 +258,64 @@ static void failures_leave_all_or_nothing(void **state)
 	assert_int_equal(private_bytes(parts), 0);
 }
 
+/* All but a few granules of the pool. */
+static uint32_t take_most(struct omnikv_client *client, struct omnikv_extent *exts, uint32_t max)
+{
+	uint32_t nr = 0;
+
+	while (nr < max && !omnikv_extent_alloc(client, 1, 1, NULL, OMNIKV_ALLOC_F_NO_ZERO, &exts[nr]))
+		nr++;
+	assert_in_range(nr, 9, max - 1);
+	assert_int_equal(omnikv_extent_free(client, &exts[nr - 8], 8), 0);
+	return nr - 8;
+}
+
+/* A pool that lasts, whose index could not get the memory that it would like when the namespace was opened. */
+static void blocks_leave_a_full_index_for_joined_ones(void **state)
+{
+	static struct omnikv_extent filler[4096];
+	struct kv_world world, shape;
+	struct omnikv_client *client;
+	struct omnikv_space *space;
+	struct okv_joins *joins;
+	char path[64], spec[96];
+	uint32_t nr, room;
+
+	(void)state;
+	snprintf(path, sizeof(path), "/tmp/omnikv-join-%d", getpid());
+	snprintf(spec, sizeof(spec), "embedded:8M:%s", path);
+	kv_world_open(&shape, KV_SHAPE_MIXED, T, 20);
+	kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+	assert_int_equal(omnikv_client_open(world.pool, 0, &client), 0);
+	nr = take_most(client, filler, 4096);
+	assert_int_equal(omnikv_space_open(world.manager, &shape.ns, &shape.plan, &space, NULL), 0);
+	assert_int_equal(omnikv_extent_free(client, filler, nr), 0);
+	room = okv_index_room(space->shelf->index);
+	assert_in_range(room, 1, 2048 / 8);
+	assert_int_equal(okv_joins_create(world.manager, NULL, NULL, &joins), 0);
+	for (uint32_t number = 1; number <= room + 5; number++) {
+		struct omnikv_extent extents[PARTS];
+		struct omnikv_key key = key_of(number);
+		uint32_t crcs[PARTS] = { number };
+		struct okv_join_part part = {
+			.owner = 1, .client = client, .key = &key, .nr_tokens = T, .nr_parts = 1, .groups = (1u << PARTS) - 1,
+			.extents = extents, .crcs = crcs, .until_ns = 1000,
+		};
+
+		for (uint32_t g = 0; g < PARTS; g++)
+			assert_int_equal(omnikv_extent_alloc(client, shape.plan.groups[g].nr_granules, 1, NULL, 0, &extents[g]), 0);
+		assert_int_equal(okv_joins_add(joins, space, &part), 1);
+		assert_int_equal(omnikv_lookup(space, &key, 1), 1);
+	}
+	kv_world_check(&world);
+	okv_joins_destroy(joins);
+	omnikv_space_close(space);
+	omnikv_client_close(client);
+	kv_world_leave(&world);
+	kv_world_close(&shape);
+	unlink(path);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -266,6 +326,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_tail_within_an_entry_is_no_part, open_parts, close_parts),
 		cmocka_unit_test_setup_teardown(a_tail_within_an_entry_is_not_published, open_parts, close_parts),
 		cmocka_unit_test_setup_teardown(failures_leave_all_or_nothing, open_parts, close_parts),
+		cmocka_unit_test(blocks_leave_a_full_index_for_joined_ones),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
