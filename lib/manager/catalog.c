@@ -638,7 +638,7 @@ static void unload(struct omnikv_manager *manager)
 	while ((shelf = manager->shelves)) {
 		manager->shelves = shelf->next;
 		okv_index_leave(shelf->index);
-		free(shelf);
+		okv_shelf_free(shelf);
 	}
 }
 

@@ -1373,11 +1373,7 @@ int omnikv_manager_destroy(struct omnikv_manager *manager)
 	while ((shelf = manager->shelves)) {
 		manager->shelves = shelf->next;
 		okv_index_destroy(shelf->index);
-		free(shelf->owned);
-		free(shelf->held);
-		free(shelf->nr_kept[0]);
-		free(shelf->nr_kept[1]);
-		free(shelf);
+		okv_shelf_free(shelf);
 	}
 	while ((slab = manager->slabs)) {
 		manager->slabs = slab->next;

@@ -91,6 +91,15 @@ static bool okv_shelf_is_for(const struct okv_shelf *shelf, const struct omnikv_
 	return shelf->nr_groups == plan->layout.nr_groups && shelf->optional_groups == okv_plan_state_groups(plan);
 }
 
+void okv_shelf_free(struct okv_shelf *shelf)
+{
+	free(shelf->owned);
+	free(shelf->held);
+	free(shelf->nr_kept[0]);
+	free(shelf->nr_kept[1]);
+	free(shelf);
+}
+
 static void okv_shelf_add(struct omnikv_manager *manager, struct okv_shelf *shelf)
 {
 	shelf->manager = manager;
@@ -139,9 +148,7 @@ static bool okv_shelf_reclaim(struct okv_visit *visit)
 			;
 		*link = least->next;
 		okv_pool_catalog_end_shelf(manager, least);
-		free(least->nr_kept[0]);
-		free(least->nr_kept[1]);
-		free(least);
+		okv_shelf_free(least);
 		return true;
 	}
 }
@@ -255,7 +262,7 @@ void okv_space_unload_shelf(struct omnikv_manager *manager, struct okv_shelf *sh
 	while (*link != shelf)
 		link = &(*link)->next;
 	*link = shelf->next;
-	free(shelf);
+	okv_shelf_free(shelf);
 }
 
 /* How many blocks each namespace has, by id: [nr_ids]. */

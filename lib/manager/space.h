@@ -28,6 +28,9 @@ int okv_space_load(struct omnikv_manager *manager, const struct okv_space_record
 /** The index of a shelf that was loaded cannot be used: it goes, and all its namespaces with it. */
 void okv_space_unload_shelf(struct omnikv_manager *manager, struct okv_shelf *shelf);
 
+/** The struct, with what it has beside its index. */
+void okv_shelf_free(struct okv_shelf *shelf);
+
 /** Sequences and matches keep their space. */
 static inline void okv_space_get_locked(struct omnikv_space *space)
 {

@@ -192,6 +192,39 @@ static void the_order_of_eviction_is_kept(void **state)
 	unlink(path);
 }
 
+/* Retentions end with their manager, and what it has to count them by. */
+static void retentions_leave_nothing_with_a_cache_that_stays(void **state)
+{
+	const struct omnikv_retention how = { .size = sizeof(how), .session = 1, .priority = 3, .ttl_ms = 60000 };
+	struct omnikv_key *keys;
+	struct kv_story story = { 0 };
+	struct kv_world world;
+
+	(void)state;
+	pool_begin("512K");
+	for (uint32_t i = 0; i < 3 * T; i++)
+		kv_story_add(&story, i);
+	for (uint32_t round = 0; round < 2; round++) {
+		struct omnikv_seq *seq;
+
+		kv_world_open_pool(&world, KV_SHAPE_FULL, T, spec);
+		seq = kv_open(&world, &story, false);
+		if (!omnikv_seq_tokens(seq)) {
+			assert_int_equal(omnikv_seq_append(seq, story.nr_tokens), 0);
+			kv_store(&world, seq, &story, 0, story.nr_tokens);
+			assert_int_equal(kv_commit(&world, seq, &story, false), 3);
+		}
+		omnikv_seq_close(seq);
+		keys = kv_keys(&world, &story, 3);
+		assert_int_equal(omnikv_space_retain(world.space, keys, 3, NULL, &how), 3);
+		free(keys);
+		assert_int_equal(stats_of(&world).nr_retentions, 1);
+		kv_world_leave(&world);
+	}
+	kv_story_free(&story);
+	unlink(path);
+}
+
 /* ---- killed at every store ------------------------------------------------------------------ */
 
 /* What a child has done, as seen by its parent. */
@@ -692,6 +725,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_closed_manager_leaves_its_cache),
 		cmocka_unit_test(the_order_of_eviction_is_kept),
+		cmocka_unit_test(retentions_leave_nothing_with_a_cache_that_stays),
 		cmocka_unit_test(a_kill_at_any_store_loses_nothing),
 		cmocka_unit_test(what_is_damaged_is_dropped_and_nothing_is_guessed),
 		cmocka_unit_test(blocks_whose_extents_are_gone_are_dropped),
