@@ -88,6 +88,7 @@ struct okv_embedded_client {
 	bool				is_over;	/* remote: it said so; what its table counts waits for its connection */
 	bool				is_absent;	/* remote: without a connection */
 	bool				is_dead;	/* remote and absent: its process is known to have ended */
+	uint64_t			dead_since_ns;	/* that long */
 	bool				is_unknown;	/* remote and absent: its table is not here either */
 	struct okv_lease_table		leases;		/* remote: what it holds; no counts where its table is a file */
 	int				leases_fd;	/* the table's memory */

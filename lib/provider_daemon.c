@@ -328,6 +328,12 @@ static int client_connected(struct okv_conn *conn, void *opaque, bool is_first, 
 	return okv_conn_call_locked(conn, &call);
 }
 
+/* Whoever has it has the lock, so that the daemon gives nobody what a ring still writes for us. */
+static int daemon_client_fd(const struct omnikv_client *client)
+{
+	return ((const struct daemon_client *)client)->memory;
+}
+
 static void table_unmap(struct daemon_client *client)
 {
 	if (client->base.leases.touched && !is_child(client->base.client.pool))
@@ -1142,6 +1148,7 @@ const struct okv_provider okv_provider_daemon = {
 	.free_granules	= daemon_free_granules,
 	.client_open	= daemon_client_open,
 	.client_close	= daemon_client_close,
+	.client_fd	= daemon_client_fd,
 	.alloc		= daemon_alloc,
 	.seal		= daemon_seal,
 	.free		= daemon_free,

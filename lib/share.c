@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "error.h"
 #include "failpoint.h"
 #include "fd.h"
@@ -535,13 +536,19 @@ void okv_share_detach(struct omnikv_client *base, bool is_dead)
 	pthread_mutex_lock(&pool->lock);
 	client->is_absent = true;
 	client->is_dead = is_dead;
+	client->dead_since_ns = okv_monotonic_ns();
 	pthread_mutex_unlock(&pool->lock);
 }
 
-/* One that said that it is over may still have transfers under way, where its connection broke before they ended. */
+/*
+ * One that said that it is over may still have transfers under way, where its connection broke before they ended; and
+ * so may one that is dead, whose rings then have its lock. A child that has it is not waited for.
+ */
 static bool is_gone(const struct okv_embedded_pool *pool, const struct okv_embedded_client *client)
 {
-	return client->is_dead || (client->is_over && !table_sum(client)) ||
+	uint64_t dead_ns = client->is_dead ? okv_monotonic_ns() - client->dead_since_ns : 0;
+
+	return dead_ns >= OKV_SHARE_REST_MS * UINT64_C(1000000) || (client->is_over && !table_sum(client)) ||
 	       !okv_share_is_alive(pool, client->id);
 }
 

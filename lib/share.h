@@ -86,9 +86,12 @@ int okv_share_memory(struct omnikv_pool *pool, int flags);
  * The connection's end still has to be told. -ENOMEM: nothing has changed.
  */
 int okv_share_end(struct omnikv_client *client);
+/** How long a lock keeps what a dead process had: what is under way for it on a disk ends meanwhile. */
+#define OKV_SHARE_REST_MS	1000u
+
 /**
- * The client's connection is gone: the next okv_share_settle() ends it if its process is known to be dead or its lock
- * is free, else it is ABSENT. @client is not to be used then.
+ * The client's connection is gone: it is ABSENT, until okv_share_settle() finds its lock free. That of a process known to
+ * be dead, which a child or a ring of it still has, counts for OKV_SHARE_REST_MS. @client is not to be used then.
  */
 void okv_share_detach(struct omnikv_client *client, bool is_dead);
 /**

@@ -16,9 +16,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "clock.h"
 #include "failpoint.h"
 #include "manager/index.h"
 #include "share.h"
@@ -181,6 +183,39 @@ static void a_lost_connection_ends_nothing_while_the_process_lives(void **state)
 	okv_share_detach(other.client, false);
 	process_end(&other);
 	assert_int_equal(okv_share_settle(pool), 0);
+	omnikv_pool_close(pool);
+}
+
+/* A ring of a killed process goes on for a moment, and has its lock; a child can have it for ever. */
+static void what_a_dead_process_may_still_write_rests_a_moment(void **state)
+{
+	struct omnikv_pool *pool = open_pool("4M", -1);
+	struct process engine = process_new(pool);
+	struct timespec ts = { .tv_nsec = 10000000 };
+	struct omnikv_extent ext;
+	uint64_t begun;
+	int ring = dup(engine.fds.memory);
+
+	(void)state;
+	assert_int_equal(omnikv_extent_alloc(engine.client, 4, 1, NULL, 0, &ext), 0);
+	begun = okv_monotonic_ns();
+	process_end(&engine);
+	okv_share_detach(engine.client, true);
+	assert_int_equal(okv_share_settle(pool), 1);
+	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_PRIVATE), 4);
+	while (okv_share_settle(pool))
+		nanosleep(&ts, NULL);
+	assert_in_range((okv_monotonic_ns() - begun) / 1000000, OKV_SHARE_REST_MS, OKV_SHARE_REST_MS + 5000);
+	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_PRIVATE), 0);
+	close(ring);
+
+	/* Where it gives the lock up nothing is waited for. */
+	engine = process_new(pool);
+	assert_int_equal(omnikv_extent_alloc(engine.client, 4, 1, NULL, 0, &ext), 0);
+	process_end(&engine);
+	okv_share_detach(engine.client, true);
+	assert_int_equal(okv_share_settle(pool), 0);
+	assert_int_equal(bytes_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
 	omnikv_pool_close(pool);
 }
 
@@ -512,6 +547,7 @@ int main(void)
 		cmocka_unit_test(what_a_table_counts_waits_in_quarantine),
 		cmocka_unit_test(a_count_that_wraps_ends_nobodys_lease),
 		cmocka_unit_test(a_lost_connection_ends_nothing_while_the_process_lives),
+		cmocka_unit_test(what_a_dead_process_may_still_write_rests_a_moment),
 		cmocka_unit_test(a_client_that_says_that_it_is_over_leaves_its_transfers),
 		cmocka_unit_test(a_process_that_locks_all_numbers_holds_nobody_up),
 		cmocka_unit_test(a_new_authority_over_kept_memory_goes_on),
