@@ -110,6 +110,9 @@ struct omnikv_attach_config {
  * when it is back, all goes on by itself. Over a pool of the module there is no reserve: appends allocate from the
  * module, which is always there.
  *
+ * Calls that ask the daemon can return, beside what each of them says, -ENOTCONN (no answer in time, or it ends), -ENOMEM
+ * (there or here), -EPERM (in a forked child) and, once a daemon was started anew, what omnikv_space_open() returns there.
+ *
  * Return: 0, or -ENOENT, -ECONNREFUSED (nobody serves @socket), -EACCES, -EPERM (the daemon refuses this user),
  * -EDQUOT (it has as many clients as it may), -EPROTO (no version of the protocol in common), -ETIME (no answer), -ENOMEM,
  * -EINVAL, each with one line in @err.
@@ -181,7 +184,9 @@ OMNIKV_API void omnikv_match_put(struct omnikv_match *match);
  * What of it is on NVMe is brought back now, so that its lookup need not wait for the disk. Nothing is leased; it counts
  * as used. Waits for the disk itself.
  *
- * Return: how many leading blocks are in memory then, or -EINVAL, -ENOTCONN.
+ * Return: how many leading blocks are in memory then, or -EINVAL, or of an attached manager
+ *   -EBUSY       the daemon has too much to bring back already, for this process or for all: its lookup will do it
+ *   -ENOTCONN, -ENOMEM
  */
 OMNIKV_API int64_t omnikv_space_prefetch(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys);
 
@@ -246,15 +251,15 @@ OMNIKV_API int omnikv_space_unretain(struct omnikv_space *space, uint64_t sessio
  *
  * A promise ends when its block is published, and with its process. Nothing else depends on it.
  *
- * Return: 0, or -EINVAL, -EOPNOTSUPP (the manager is not attached), -ENOTCONN, -ENOSPC (too many).
+ * Return: 0, or -EINVAL, -EOPNOTSUPP (the manager is not attached), -ENOTCONN, -ENOSPC (too many), -ENOMEM.
  */
 OMNIKV_API int omnikv_space_promise(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 				    uint32_t timeout_ms);
 /**
  * omnikv_space_wait() - wait for a block that another process computes
  *
- * Return: 1: it is cached; 0: it is not, and nobody computes it (any more); or -ETIME (somebody still does),
- * -EINVAL, -EOPNOTSUPP, -ENOTCONN. One thread of a process waits at a time.
+ * Return: 1: it is cached; 0: it is not, and nobody computes it (any more); or -ETIME (somebody still does, or the daemon
+ * does not answer), -EINVAL, -EOPNOTSUPP, -ENOTCONN, -ENOSPC (too many wait), -ENOMEM. One thread of a process waits at a time.
  */
 OMNIKV_API int omnikv_space_wait(struct omnikv_space *space, const struct omnikv_key *key, uint32_t timeout_ms);
 
@@ -267,7 +272,7 @@ OMNIKV_API int omnikv_space_wait(struct omnikv_space *space, const struct omnikv
  * committed is forgotten in time, at the latest when 16 MiB of others wait. Where nobody keeps them (OMNIKV_MANAGER_F_TOKENS,
  * omnikvd's setting "tokens") this does nothing.
  *
- * Return: 0, or -EINVAL, -ENOMEM (the pool has no room for them), -ENOTCONN, -ETIME.
+ * Return: 0, or -EINVAL, -ENOMEM (the pool has no room for them), -ENOTCONN.
  */
 OMNIKV_API int omnikv_space_note_tokens(struct omnikv_space *space, const struct omnikv_key *keys, size_t nr_keys,
 					const uint32_t *tokens);
@@ -327,10 +332,14 @@ OMNIKV_API int omnikv_admit(struct omnikv_space *space, uint64_t nr_tokens);
 
 /**
  * Write every block that nothing leases to the spill store, as admitted, and give its memory back: before a
- * restart, so that the next manager finds them. Returns how many left memory; -EOPNOTSUPP without a store.
+ * restart, so that the next manager finds them. Returns how many left memory; -EOPNOTSUPP without a store of this process's
+ * own, -EINVAL, -ENOMEM.
  */
 OMNIKV_API int64_t omnikv_manager_flush(struct omnikv_manager *manager);
-/** Drop every block that nothing leases, and give its memory back. A spill store keeps what it has. Returns how many. */
+/**
+ * Drop every block that nothing leases, and give its memory back. A spill store keeps what it has. Returns how many, or
+ * -EINVAL, -ENOTCONN.
+ */
 OMNIKV_API int64_t omnikv_manager_reset(struct omnikv_manager *manager);
 
 /**
@@ -340,7 +349,8 @@ OMNIKV_API int64_t omnikv_manager_reset(struct omnikv_manager *manager);
  * Commits that wait for a daemon are forgotten, and a sequence that was opened before commits nothing any more: -ESTALE.
  * Of a spill store too: what it has goes as its room is used again.
  *
- * Return: the new epoch, or -ENOTCONN, -ENOMEM, or -EIO, -ETIME and the like: the spill store cannot note it. On an error
+ * Return: the new epoch, or -EINVAL, -ENOTCONN, -ENOMEM, -EBUSY (the daemon has too much to do already), or -EIO, -ETIME and the
+ * like: the spill store cannot note it. On an error
  * the old epoch goes on, or ends with the manager.
  */
 OMNIKV_API int64_t omnikv_manager_raise_epoch(struct omnikv_manager *manager);
@@ -404,7 +414,7 @@ struct omnikv_manager_stats {
 };
 
 OMNIKV_API int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
-/** Of the daemon that @manager is attached to, over all its clients. -EOPNOTSUPP: it is not; -ENOTCONN. */
+/** Of the daemon that @manager is attached to, over all its clients. -EOPNOTSUPP: it is not; -ENOTCONN, -EINVAL. */
 OMNIKV_API int omnikv_manager_shared_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
 /**
  * Walks all invariants; 0, or -EUCLEAN with the first broken one in @err (any extents_lost is one). For tests and debug builds: no

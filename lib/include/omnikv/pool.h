@@ -177,7 +177,8 @@ OMNIKV_API struct omnikv_pool *omnikv_client_pool(const struct omnikv_client *cl
  * @out:   [count], PRIVATE (or META), owned by @client
  *
  * Return: 0, or -ENOSPC (with nothing allocated), -EINVAL (count or nr_granules 0, unknown
- * flag), -EPERM (META by other than the manager).
+ * flag), -EPERM (META by other than the manager), -ENOMEM. Of a daemon's pool also -ENOTCONN, -EPIPE, -ETIME or -EPROTO: it
+ * is away, or gives no answer, and the client's reserve has none; -EPERM in a forked child.
  */
 OMNIKV_API int omnikv_extent_alloc(struct omnikv_client *client, uint32_t nr_granules, uint32_t count,
 				   const struct omnikv_extent *after, uint32_t flags,

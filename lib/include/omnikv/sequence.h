@@ -66,7 +66,7 @@ OMNIKV_API uint64_t omnikv_seq_cached_tokens(const struct omnikv_seq *seq);	/* o
  * holds must have been stored before.
  *
  * Return: 0, or -ENOSPC (everything else is leased; at once, with nothing evicted in vain), -ENOMEM,
- * -EOVERFLOW, with the sequence's tokens unchanged.
+ * -EOVERFLOW, or of a daemon's pool what omnikv_extent_alloc() says; with the sequence's tokens unchanged.
  */
 OMNIKV_API int omnikv_seq_append(struct omnikv_seq *seq, uint64_t nr_tokens);
 /**
@@ -136,7 +136,7 @@ struct omnikv_ticket {
  *   -ENODATA    there is no state at its end to go on from
  *   -ESTALE     the epoch was raised, or the daemon has dropped it
  *   -EDQUOT     pins have reached their bound
- *   -EOPNOTSUPP (a daemon that knows of none), -ENOMEM
+ *   -EOPNOTSUPP (a daemon that knows of none), -ENOMEM, -EOVERFLOW (65,535 leases end at its last block), -EIO (no random numbers)
  */
 OMNIKV_API int omnikv_seq_give(struct omnikv_seq *seq, uint32_t timeout_ms, struct omnikv_ticket *ticket);
 /**
@@ -150,7 +150,7 @@ OMNIKV_API int omnikv_seq_give(struct omnikv_seq *seq, uint32_t timeout_ms, stru
  * Return: 0, or
  *   -ESTALE     there is no such ticket: taken, over its time, of another namespace
  *   -EAGAIN     the ticket is there, and not all of its blocks could be had; try again
- *   -EINVAL, -ENOTCONN, -EOPNOTSUPP, -ENOMEM, -EPROTO (the answer is none)
+ *   -EINVAL, -ENOTCONN, -EOPNOTSUPP, -ENOMEM, -EOVERFLOW (as omnikv_seq_open()), -EPROTO (the answer is none)
  */
 OMNIKV_API int omnikv_seq_take(struct omnikv_space *space, const struct omnikv_ticket *ticket, struct omnikv_seq **seq);
 

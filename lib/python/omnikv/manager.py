@@ -247,8 +247,8 @@ class Space(Handle):
         """
         keys = as_keys(keys)
         with self._called() as pointer:
-            return check(lib.omnikv_space_prefetch(pointer, keys._c, len(keys)), "omnikv_space_prefetch",
-                         why={errno.ENOTCONN: _SILENT})
+            return check(lib.omnikv_space_prefetch(pointer, keys._c, len(keys)), "omnikv_space_prefetch", why={
+                errno.ENOTCONN: _SILENT, errno.EBUSY: "omnikvd has too much to bring back already: the prompt's own lookup will do it"})
 
     def retain(self, keys: KeysLike, tail: Optional[bytes] = None, *, session: int, pin: bool = False, priority: int = 0,
                ttl_ms: int = 0, next_use_ms: int = 0) -> int:
