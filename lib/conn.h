@@ -52,14 +52,12 @@ struct okv_call {
  * struct okv_conn_hooks - what the connection tells its user, called with it locked, and how long it may take
  * @connected: HELLO is over, of the first connection too; ends with 0, or the connection is given up. Its
  *             requests go by okv_conn_call_locked()
- * @late:      a reply whose request gave up waiting; may be NULL
  * @timeout_ms: of each request that has none of its own; 0: OKV_CONN_TIMEOUT_MS
  * @open_ms:   of okv_conn_open() with all that @connected asks; 0: OKV_CONN_TIMEOUT_MS
  * @is_told_starts: a daemon that is starting is not waited for: okv_conn_open() is -EAGAIN, and @err how far it is
  */
 struct okv_conn_hooks {
 	int	(*connected)(struct okv_conn *conn, void *opaque, bool is_first, struct omnikv_error *err);
-	void	(*late)(struct okv_conn *conn, void *opaque, uint32_t type, const void *payload, size_t len);
 	void	*opaque;
 	uint32_t timeout_ms;
 	uint32_t open_ms;

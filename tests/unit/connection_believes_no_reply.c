@@ -370,18 +370,17 @@ static void a_status_that_is_no_errno_is_no_refusal(void **state)
 
 static int nr_late;
 
-static void count_late(struct okv_conn *conn, void *opaque, uint32_t type, const void *payload, size_t len)
+static int count_late(void *opaque, const char *name)
 {
-	(void)conn;
 	(void)opaque;
-	(void)payload;
-	nr_late += type == OKV_WIRE_INFO && len == sizeof(struct okv_wire_info);
+	(void)name;
+	nr_late++;
+	return 0;
 }
 
 static void late_replies_are_nobody_elses(void **state)
 {
 	const enum answer script[] = { SILENT, LATE_FIRST, WITH_FDS, GOOD };
-	const struct okv_conn_hooks hooks = { .late = count_late };
 	struct daemon daemon;
 	struct okv_conn *conn;
 	uint64_t first, second;
@@ -389,7 +388,8 @@ static void late_replies_are_nobody_elses(void **state)
 
 	(void)state;
 	start(&daemon, script, 4);
-	assert_int_equal(okv_conn_open(daemon.path, &hooks, &conn, NULL), 0);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &conn, NULL), 0);
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = "conn.late", .fn = count_late });
 	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -ETIME);
 	/* One that was silent just now is not asked again at once. */
 	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -ETIME);
@@ -402,6 +402,7 @@ static void late_replies_are_nobody_elses(void **state)
 	assert_int_equal(second, first + 2);
 	/* Descriptors of a late reply are closed here, others by who asked. */
 	assert_int_equal(open_fds(), fds);
+	okv_failpoint_disarm_all();
 	okv_conn_close(conn);
 	stop(&daemon);
 }
@@ -488,16 +489,8 @@ static void features_are_known_while_a_call_goes_on(void **state)
 	stop(&daemon);
 }
 
-/* There is always another one by then. */
-static void take_time(struct okv_conn *conn, void *opaque, uint32_t type, const void *payload, size_t len)
-{
-	count_late(conn, opaque, type, payload, len);
-	sleep_ms(5);
-}
-
 static void a_call_ends_however_many_late_replies_come(void **state)
 {
-	const struct okv_conn_hooks hooks = { .late = take_time };
 	const enum answer script[] = { FLOOD };
 	struct daemon daemon;
 	struct okv_conn *conn;
@@ -505,10 +498,13 @@ static void a_call_ends_however_many_late_replies_come(void **state)
 
 	(void)state;
 	start(&daemon, script, 1);
-	assert_int_equal(okv_conn_open(daemon.path, &hooks, &conn, NULL), 0);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &conn, NULL), 0);
+	/* There is always another one by then. */
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = "conn.late", .delay_ms = 5 });
 	begun = now_ms();
 	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), -ETIME);
 	assert_in_range(now_ms() - begun, 0, FLOOD_MS / 2);
+	okv_failpoint_disarm_all();
 	okv_conn_close(conn);
 	stop(&daemon);
 }
