@@ -92,6 +92,7 @@ int okv_session_path(struct omnikv_space *space, const struct omnikv_key *parent
 	if (entry == OKV_ENTRY_NONE || !first || first > okv_index_nr_ids(index) || okv_index_get(index, entry, &info) ||
 	    info.position != first - 1)
 		goto out;
+	(void)OKV_FAILPOINT("session.path");
 	all = malloc((first + nr_keys) * sizeof(*all));
 	ret = all ? 0 : -ENOMEM;
 	for (position = first; position-- > 0 && !ret; entry = info.parent) {

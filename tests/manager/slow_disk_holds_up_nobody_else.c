@@ -24,6 +24,7 @@
 #include <cmocka.h>
 
 #include "failpoint.h"
+#include "manager/frames.h"
 #include "tests/harness/daemon_case.h"
 #include "tests/harness/kv_world.h"
 #include "tools/omnikvd/daemon.h"
@@ -41,6 +42,7 @@ struct board {
 	volatile uint32_t	nr_played;
 	volatile uint64_t	nr_hit;
 	volatile uint32_t	nr_waits;	/* of the disk, in the daemon */
+	volatile uint32_t	nr_paths;	/* that it made of what it knows alone */
 };
 
 static struct board *board;
@@ -66,14 +68,23 @@ static int count_waits(void *opaque, const char *name)
 	return 0;
 }
 
-static void run_daemon(const struct daemon_case *place)
+static int count_paths(void *opaque, const char *name)
+{
+	(void)opaque;
+	(void)name;
+	__atomic_fetch_add(&board->nr_paths, 1, __ATOMIC_RELAXED);
+	return 0;
+}
+
+/* A slow one, or one that has no room for a second errand. */
+static void run_daemon(const struct daemon_case *place, const char *pool, bool is_slow)
 {
 	static const char *const points[] = { "tier.demote", "tier.fetch" };
 	static struct okv_daemon daemon = { .listen_fd = -1, .lock_fd = -1 };
 	struct omnikv_error err = { "" };
 	char spill[96];
 	const char *const settings[][2] = {
-		{ "socket", place->socket }, { "pool", "4M" }, { "reserve", "0" }, { "spill", spill }, { "spill-size", "256M" },
+		{ "socket", place->socket }, { "pool", pool }, { "reserve", "0" }, { "spill", spill }, { "spill-size", "256M" },
 	};
 	int ret;
 
@@ -86,7 +97,11 @@ static void run_daemon(const struct daemon_case *place)
 		ret = okv_daemon_listen(&daemon, NULL, &err);
 	if (!ret)
 		ret = okv_daemon_open_pool(&daemon, -1, say, &err);
-	for (uint32_t i = 0; i < sizeof(points) / sizeof(points[0]); i++)
+	if (!is_slow) {
+		okv_failpoint_arm(&(struct okv_failpoint){ .name = "errands.check", .nth = 2, .error = EBUSY });
+		okv_failpoint_arm(&(struct okv_failpoint){ .name = "session.path", .fn = count_paths });
+	}
+	for (uint32_t i = 0; is_slow && i < sizeof(points) / sizeof(points[0]); i++)
 		okv_failpoint_arm(&(struct okv_failpoint){ .name = points[i], .delay_ms = SLOW_MS, .fn = count_waits });
 	if (!ret)
 		ret = okv_daemon_serve(&daemon, &err);
@@ -209,7 +224,7 @@ static void others_are_answered_while_one_waits_for_the_disk(void **state)
 	daemon = fork();
 	assert_true(daemon >= 0);
 	if (!daemon)
-		run_daemon(&place);
+		run_daemon(&place, "4M", true);
 	while (access(place.socket, F_OK) && now_ms() - begun < 20000)
 		sleep_ms(10);
 	kv_world_connect(&world, KV_SHAPE_FULL, T, place.socket, &config);
@@ -245,10 +260,55 @@ static void others_are_answered_while_one_waits_for_the_disk(void **state)
 	daemon_case_fini(&place);
 }
 
+/* A prefix in two frames, of which the daemon has to make the keys of the first itself for the second. */
+static void a_prefix_that_is_refused_is_not_made_first(void **state)
+{
+	const uint32_t nr = OKV_WIRE_KEYS_MAX + 8;
+	struct daemon_case place;
+	uint64_t begun = now_ms();
+	struct omnikv_seq *seq;
+	struct omnikv_key *keys;
+	struct kv_story story;
+	struct kv_world world;
+	char command[128];
+	pid_t daemon;
+	int status;
+
+	(void)state;
+	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_true(board != MAP_FAILED);
+	daemon_case_init(&place);
+	daemon = fork();
+	assert_true(daemon >= 0);
+	if (!daemon)
+		run_daemon(&place, "32M", false);
+	while (access(place.socket, F_OK) && now_ms() - begun < 20000)
+		sleep_ms(10);
+	kv_world_connect(&world, KV_SHAPE_FULL, T, place.socket, NULL);
+	make_story(&story, 1, nr * T);
+	seq = kv_open(&world, &story, false);
+	assert_int_equal(omnikv_seq_append(seq, story.nr_tokens), 0);
+	kv_store(&world, seq, &story, 0, story.nr_tokens);
+	assert_int_equal(kv_commit(&world, seq, &story, false), nr);
+	omnikv_seq_close(seq);
+	keys = kv_keys(&world, &story, nr);
+	assert_int_equal(omnikv_space_prefetch(world.space, keys, nr), -EBUSY);
+	assert_int_equal(board->nr_paths, 0);
+	free(keys);
+	kv_story_free(&story);
+	kv_world_detach(&world);
+	kill(daemon, SIGKILL);
+	waitpid(daemon, &status, 0);
+	snprintf(command, sizeof(command), "rm -r %s/spill", place.dir);
+	assert_int_equal(system(command), 0);
+	daemon_case_fini(&place);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(others_are_answered_while_one_waits_for_the_disk),
+		cmocka_unit_test(a_prefix_that_is_refused_is_not_made_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "failpoint.h"
 #include "fd.h"
 
 struct okv_errands {
@@ -191,30 +192,44 @@ static uint32_t count_of(const struct okv_errand *list, uint64_t peer, uint64_t 
 	return nr;
 }
 
-/* Is it more than @most of them may have? Where there is no other it is not. */
-static bool is_too_much(const struct okv_errand *errand, uint32_t nr, uint64_t bytes, uint64_t most)
+/* Are @more bytes more than @nr errands may have together? Where there is none yet they are not. */
+static bool is_too_much(uint64_t more, uint32_t nr, uint64_t bytes, uint64_t most)
 {
-	return nr && bytes + errand->bytes > most;
+	return nr && (more > most || bytes > most - more);
+}
+
+static int check_locked(const struct okv_errands *errands, uint64_t peer, uint64_t bytes)
+{
+	uint64_t peer_bytes = 0;
+	uint32_t nr = count_of(errands->waiting, peer, &peer_bytes) + count_of(errands->over, peer, &peer_bytes);
+
+	if (errands->running && errands->running->peer == peer) {
+		nr++;
+		peer_bytes += errands->running->bytes;
+	}
+	if (errands->is_ending)
+		return -ENOTCONN;
+	return errands->nr >= OKV_ERRANDS_MAX || nr >= OKV_ERRANDS_OF_PEER ||
+	       is_too_much(bytes, errands->nr, errands->bytes, OKV_ERRANDS_BYTES) ||
+	       is_too_much(bytes, nr, peer_bytes, OKV_ERRANDS_BYTES_OF_PEER) ? -EBUSY : -OKV_FAILPOINT("errands.check");
+}
+
+int okv_errands_check(struct okv_errands *errands, uint64_t peer, uint64_t bytes)
+{
+	int ret;
+
+	pthread_mutex_lock(&errands->lock);
+	ret = check_locked(errands, peer, bytes);
+	pthread_mutex_unlock(&errands->lock);
+	return ret;
 }
 
 int okv_errands_add(struct okv_errands *errands, struct okv_errand *errand)
 {
-	uint64_t bytes = 0;
-	uint32_t nr;
-	int ret = 0;
+	int ret;
 
 	pthread_mutex_lock(&errands->lock);
-	nr = count_of(errands->waiting, errand->peer, &bytes) + count_of(errands->over, errand->peer, &bytes);
-	if (errands->running && errands->running->peer == errand->peer) {
-		nr++;
-		bytes += errands->running->bytes;
-	}
-	if (errands->is_ending)
-		ret = -ENOTCONN;
-	else if (errands->nr >= OKV_ERRANDS_MAX || nr >= OKV_ERRANDS_OF_PEER ||
-		 is_too_much(errand, errands->nr, errands->bytes, OKV_ERRANDS_BYTES) ||
-		 is_too_much(errand, nr, bytes, OKV_ERRANDS_BYTES_OF_PEER))
-		ret = -EBUSY;
+	ret = check_locked(errands, errand->peer, errand->bytes);
 	if (!ret) {
 		errands->nr++;
 		errands->bytes += errand->bytes;

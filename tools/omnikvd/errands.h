@@ -52,6 +52,8 @@ int okv_errands_create(struct okv_server *server, struct okv_errands **errands);
 void okv_errands_destroy(struct okv_errands *errands);
 /** -EBUSY: too many, or too large ones, are under way, of all or of this peer; -ENOTCONN: the daemon ends. */
 int okv_errands_add(struct okv_errands *errands, struct okv_errand *errand);
+/** What okv_errands_add() of so many bytes for @peer would return now: before they are made. */
+int okv_errands_check(struct okv_errands *errands, uint64_t peer, uint64_t bytes);
 /** The request that it is for. */
 void okv_errand_init(struct okv_errand *errand, const struct okv_request *req);
 

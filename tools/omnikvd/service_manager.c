@@ -332,6 +332,12 @@ static int fetch_later(struct okv_daemon *daemon, const struct okv_request *req,
 	return ret ? ret : OKV_REPLY_LATER;
 }
 
+/* Has the disk's thread room for a prefix of so many keys? Asked before that is made. */
+static int check_room(struct okv_daemon *daemon, const struct okv_request *req, uint64_t nr_keys)
+{
+	return daemon->errands ? okv_errands_check(daemon->errands, req->peer->number, nr_keys * sizeof(struct omnikv_key)) : 0;
+}
+
 /* With all keys, from the first block on. */
 static int find_whole(struct okv_server *server, const struct okv_request *req, struct omnikv_space *space,
 		      const struct okv_wire_find *find, const struct omnikv_key *keys, struct okv_reply *reply)
@@ -357,6 +363,10 @@ static int handle_find(struct okv_server *server, const struct okv_request *req,
 		return -ENOENT;
 	if (!find.has_parent)
 		return find_whole(server, req, space, &find, keys, reply);
+	/* What memory has of it the client has found by itself. */
+	ret = check_room(daemon_of(server), req, find.first + find.nr_keys + find.has_tail);
+	if (ret)
+		return ret;
 	ret = okv_session_path(space, keys, find.first, keys + 1, find.nr_keys + find.has_tail, &path);
 	if (ret)
 		return ret;
@@ -661,6 +671,9 @@ static int handle_prefetch(struct okv_server *server, const struct okv_request *
 	if (!space)
 		return -ENOENT;
 	if (prefetch->first) {
+		ret = check_room(daemon_of(server), req, prefetch->first + prefetch->nr_keys);
+		if (ret)
+			return ret;
 		ret = okv_session_path(space, keys, prefetch->first, keys + 1, prefetch->nr_keys, &path);
 		if (ret)
 			return ret;
