@@ -366,12 +366,19 @@ int omnikv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes)
 int omnikv_hbm_destroy(struct omnikv_hbm *hbm)
 {
 	struct omnikv_device *dev;
+	uint32_t nr_pipes = 0;
 
 	if (!hbm)
 		return 0;
-	/* Pairs with the release when a transfer's last completion is posted. */
-	if (atomic_load_explicit(&hbm->nr_io, memory_order_acquire))
+	/* Pairs as in okv_hbm_resize(). */
+	if (!atomic_compare_exchange_strong_explicit(&hbm->nr_pipes, &nr_pipes, OKV_HBM_RESIZED, memory_order_acquire,
+						     memory_order_relaxed))
 		return -EBUSY;
+	/* Pairs with the release when a transfer's last completion is posted. */
+	if (atomic_load_explicit(&hbm->nr_io, memory_order_acquire)) {
+		atomic_store_explicit(&hbm->nr_pipes, 0, memory_order_release);
+		return -EBUSY;
+	}
 	dev = hbm->dev;
 	if (hbm->mapped_bytes) {
 		account_sub(dev, hbm->bytes);

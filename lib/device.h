@@ -148,7 +148,7 @@ struct omnikv_hbm {
 	uint64_t		bytes;
 	uint64_t		mapped_bytes;	/* addresses; 0: attached, not ours */
 	uint64_t		created_bytes;	/* the most that bytes may be; attached: no limit */
-	_Atomic uint32_t	nr_pipes;	/* that use it; OKV_HBM_RESIZED while it gets another length: then none begins to */
+	_Atomic uint32_t	nr_pipes;	/* that use it; OKV_HBM_RESIZED while it gets another length or ends: then none begins to */
 	_Atomic uint64_t	nr_io;		/* held by each submitted transfer until its last completion */
 };
 

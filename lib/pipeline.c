@@ -180,7 +180,6 @@ static void pipe_free(struct omnikv_pipe *pipe)
 {
 	size_t s;
 
-	okv_hbm_put(pipe->hbm);
 	for (s = 0; s < pipe->nr_made; s++)
 		stage_free(&pipe->stages[s]);
 	if (pipe->accepted_event)
@@ -201,6 +200,7 @@ static void pipe_free(struct omnikv_pipe *pipe)
 	free(pipe->valid);
 	free(pipe->crc);
 	free(pipe->runs);
+	okv_hbm_put(pipe->hbm);
 	free(pipe);
 }
 

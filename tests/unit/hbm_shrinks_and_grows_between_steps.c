@@ -242,6 +242,22 @@ static void what_cannot_be_changes_nothing(void **state)
 	close_rig(&rig);
 }
 
+static void memory_that_a_pipe_uses_does_not_end(void **state)
+{
+	struct rig rig;
+
+	open_rig(&rig, *state, 0);
+	assert_int_equal(omnikv_hbm_destroy(rig.e.hbm), -EBUSY);
+	assert_int_equal(used(&rig), rig.full_bytes);
+	assert_int_equal(step(&rig, 0, HISTORY, false), 1);
+	assert_int_equal(omnikv_hbm_destroy(rig.e.hbm), -EBUSY);
+	assert_int_equal(step(&rig, HISTORY - 1, 1, false), 1);
+	/* Nor has the refusal taken anything from it: it is resized, and ends after its pipe. */
+	assert_int_equal(omnikv_pipe_resize(rig.e.pipe, need(&rig, 128)), 0);
+	close_rig(&rig);
+	assert_int_equal(omnikv_hbm_destroy(NULL), 0);
+}
+
 static void drafts_keep_their_place(void **state)
 {
 	struct omnikv_step_seq s = { .hist_tokens = HISTORY - 4, .new_tokens = 4, .lane = OMNIKV_LANE_VERIFY };
@@ -576,6 +592,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_EACH_DEVICE(a_smaller_pipe_shows_the_same_history_in_more_tiles),
 		ON_EACH_DEVICE(what_cannot_be_changes_nothing),
+		ON_EACH_DEVICE(memory_that_a_pipe_uses_does_not_end),
 		ON_EACH_DEVICE(drafts_keep_their_place),
 		ON_EACH_DEVICE(a_thousand_sizes_show_the_same_bytes),
 		ON_EACH_DEVICE(attached_memory_gets_another_length),

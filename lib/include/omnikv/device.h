@@ -157,7 +157,7 @@ OMNIKV_API int omnikv_hbm_attach(struct omnikv_device *dev, void *ptr, uint64_t 
  * -ENOMEM (over the capacity, or the device has none), -EIO (the device is lost): it is as it was.
  */
 OMNIKV_API int omnikv_hbm_resize(struct omnikv_hbm *hbm, uint64_t bytes);
-/** -EBUSY while a transfer or an exchange uses it. */
+/** NULL is nothing. -EBUSY, and nothing has changed, while a transfer, an exchange or a pipe uses it. */
 OMNIKV_API int omnikv_hbm_destroy(struct omnikv_hbm *hbm);
 /** Device address; readable by the CPU on "host" and "sim". */
 OMNIKV_API void *omnikv_hbm_ptr(const struct omnikv_hbm *hbm);
