@@ -620,6 +620,9 @@ static void find_shared(struct attached *at, struct remote *remote, struct okv_a
 			ask->res = -ESTALE;
 		for (uint32_t k = 1; k < FIND_TRIES && ask->res == -ESTALE; k++) {
 			reader_is_stale(at, remote);
+			/* Nothing of it is leased: its place is free, where it is the last. */
+			if (ask->nr && ask->at + ask->nr == found->nr)
+				found->nr = ask->at;
 			if (look(at, remote, ask, 1, flags, found) && ask->nr && !ask->res)
 				ask->res = -ESTALE;
 		}

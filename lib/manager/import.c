@@ -651,7 +651,8 @@ static void import_from(struct okv_visit *visit, struct okv_importing *imp, void
 
 			if (ask->res)
 				continue;
-			if (import_insert(imp, ask, imported))
+			/* The first one has all the room: where nothing of it is described, nothing more is to be had. */
+			if (import_insert(imp, ask, imported) && (ask->nr || k))
 				open |= 1u << imp->of[k];
 			else if (imp->space->needed_state && ask->nr_hit && !ask->nr && ask->nr_hit <= imported_blocks(imported))
 				imp->lacks_state |= 1u << imp->of[k];

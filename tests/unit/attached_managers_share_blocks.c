@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -322,7 +323,8 @@ static void waiting_commits_give_way_to_appends(void **state)
 }
 
 /* An authority that does not tell the truth: what it makes of an answer. */
-enum lie { MORE_THAN_ASKED, TAIL_NOBODY_ASKED_FOR, TAIL_AS_LONG_AS_A_BLOCK, EXTENT_OF_ANOTHER_SIZE, NR_LIES };
+enum lie { MORE_THAN_ASKED, TAIL_NOBODY_ASKED_FOR, TAIL_AS_LONG_AS_A_BLOCK, EXTENT_OF_ANOTHER_SIZE, MORE_AND_NEVER_ANY,
+	   NR_LIES };
 
 static enum lie lie;
 static const struct kv_story *longer;
@@ -351,6 +353,11 @@ static void find_and_lie(struct okv_authority *auth, void *remote, struct okv_as
 		assert_int_equal(omnikv_extent_lease(auth->client, &wrong, 1), 0);
 		found->extents[0] = wrong;
 	}
+	if (lie == MORE_AND_NEVER_ANY) {
+		assert_int_equal(omnikv_extent_release(auth->client, found->extents, found->nr), 0);
+		found->nr = asks[0].nr = 0;
+		asks[0].has_more = true;
+	}
 }
 
 static void answers_that_cannot_be_are_misses(void **state)
@@ -374,6 +381,7 @@ static void answers_that_cannot_be_are_misses(void **state)
 	ops = *honest;
 	ops.find = find_and_lie;
 	sh.auths[1]->ops = &ops;
+	alarm(60);
 	for (lie = 0; lie < NR_LIES; lie++) {
 		bool with_tail = lie == TAIL_AS_LONG_AS_A_BLOCK;
 
@@ -382,6 +390,7 @@ static void answers_that_cannot_be_are_misses(void **state)
 		omnikv_seq_close(seq);
 		check_shared(&sh);
 	}
+	alarm(0);
 	sh.auths[1]->ops = honest;
 	assert_int_equal(play(&sh.clients[1], &short_one, false), short_one.nr_tokens);
 	assert_int_equal(omnikv_extent_free(sh.base.client, &wrong, 1), 0);
