@@ -479,6 +479,13 @@ static int request_list(struct daemon_client *client, uint32_t type, const struc
 	return ret;
 }
 
+/* Is it an extent of @nr granules, in a pool of @nr_all? */
+static bool can_be(const struct omnikv_extent *ext, uint32_t nr, uint32_t nr_all)
+{
+	return ext->nr_granules == nr && ext->granule < nr_all && nr <= nr_all - ext->granule &&
+	       (ext->generation & OKV_GENERATION_PHASE) == OKV_GENERATION_LIVE;
+}
+
 static int request_page(struct daemon_client *client, uint32_t states, uint64_t *from, uint32_t max,
 			struct okv_wire_extents *page)
 {
@@ -487,10 +494,14 @@ static int request_page(struct daemon_client *client, uint32_t states, uint64_t 
 		.type = OKV_WIRE_LIST, .req = &ask, .req_bytes = sizeof(ask), .reply = page,
 		.reply_max = sizeof(*page) + max * sizeof(page->extents[0]),
 	};
+	uint32_t nr_granules = okv_embedded_pool(client->base.client.pool)->map.nr_granules, i;
 	int ret = okv_conn_call(client->conn, &call);
 
 	if (ret < 0)
 		return ret;
+	for (i = 0; i < page->count; i++)
+		if (!page->extents[i].nr_granules || !can_be(&page->extents[i], page->extents[i].nr_granules, nr_granules))
+			return -EPROTO;
 	*from = page->from;
 	return (int)page->count;
 }
@@ -620,7 +631,7 @@ static int request_alloc(struct daemon_client *client, const struct okv_wire_all
 	if (ret >= 0)
 		ret = list->count < alloc->count ? -EPROTO : 0;
 	for (i = 0; !ret && i < list->count; i++)
-		if (list->extents[i].nr_granules != alloc->nr_granules || list->extents[i].granule >= nr_granules)
+		if (!can_be(&list->extents[i], alloc->nr_granules, nr_granules))
 			ret = -EPROTO;
 	if (!ret) {
 		memcpy(out, list->extents, alloc->count * sizeof(*out));
