@@ -69,15 +69,16 @@ static void reply(int fd, const struct okv_wire_header *ask, const void *payload
 static void serve(int fd, const unsigned char *frame)
 {
 	struct okv_wire_hello hello = { .version = OKV_WIRE_VERSION, .version_oldest = 1 };
-	struct {
+	union {
 		struct okv_wire_extents	list;
-		struct omnikv_extent	ext;
-	} one = { .list = { .count = 1 }, .ext = answer };
+		unsigned char		room[sizeof(struct okv_wire_extents) + sizeof(answer)];
+	} one = { .list = { .count = 1 } };
 	const int looked[2] = { memory, memory }, had[2] = { memory, leases };
 	struct okv_wire_attach attach;
 	struct okv_wire_attached attached;
 	struct okv_wire_header ask;
 
+	memcpy(&one.room[sizeof(one.list)], &answer, sizeof(answer));
 	memcpy(&ask, frame, sizeof(ask));
 	switch (ask.type) {
 	case OKV_WIRE_HELLO:
