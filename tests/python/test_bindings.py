@@ -326,23 +326,24 @@ def test_calls_out_of_bounds_say_no_more_than_the_errnos_name(space, call, words
 
 
 @pytest.mark.parametrize("call", [
-    lambda manager: omnikv.connect("8M\0junk"),
-    lambda manager: omnikv.connect("unix:/nowhere\0junk"),
-    lambda manager: omnikv.parse_size("8M\0junk"),
-    lambda manager: omnikv.Pool("8M", numa="all\0junk"),
-    lambda manager: omnikv.SpillStore("/nowhere\0junk"),
-    lambda manager: omnikv.Ring(manager, device="host\0junk"),
-    lambda manager: omnikv.Layout.preset("tiny\0junk"),
-    lambda manager: omnikv.Layout.parse({"name": "tiny\0junk", "nr_layers": 1, "groups": []}),
-    lambda manager: manager.space("tiny", tenant="al\0x"),
-    lambda manager: manager.space("tiny", weights="w\0x"),
-    lambda manager: manager.space("tiny", adapter="a\0x"),
-    lambda manager: omnikv.chain_vllm(range(16), 16, "0\0x"),
-    lambda manager: omnikv.chain_vllm(range(16), 16, "0", ["salt\0A"]),
+    lambda manager, where: omnikv.connect("8M\0junk"),
+    lambda manager, where: omnikv.connect(f"unix:{where}/none\0junk"),
+    lambda manager, where: omnikv.parse_size("8M\0junk"),
+    lambda manager, where: omnikv.Pool("8M", numa="all\0junk"),
+    lambda manager, where: omnikv.SpillStore(f"{where}/none\0junk"),
+    lambda manager, where: omnikv.Ring(manager, device="host\0junk"),
+    lambda manager, where: omnikv.Layout.preset("tiny\0junk"),
+    lambda manager, where: omnikv.Layout.parse({"name": "tiny\0junk", "nr_layers": 1, "groups": []}),
+    lambda manager, where: manager.space("tiny", tenant="al\0x"),
+    lambda manager, where: manager.space("tiny", weights="w\0x"),
+    lambda manager, where: manager.space("tiny", adapter="a\0x"),
+    lambda manager, where: omnikv.chain_vllm(range(16), 16, "0\0x"),
+    lambda manager, where: omnikv.chain_vllm(range(16), 16, "0", ["salt\0A"]),
 ])
-def test_what_stands_behind_a_nul_keeps_nobody_apart(manager, call):
+def test_what_stands_behind_a_nul_keeps_nobody_apart(manager, tmp_path, call):
     with pytest.raises(ValueError, match="NUL|u0000"):
-        call(manager)
+        call(manager, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_bytes_may_have_a_nul(manager):
