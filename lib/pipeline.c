@@ -310,6 +310,10 @@ int omnikv_pipe_create(struct omnikv_space *space, struct omnikv_ring *ring, str
 		error_set(err, "pipe: slot_tokens is 0 or no multiple of page_rows, an unknown flag, or nr_slots, max_seqs or draft_tokens out of range");
 		return -EINVAL;
 	}
+	ret = okv_pipe_debug_check(err);
+	if (ret)
+		return ret;
+	ret = -ENOMEM;
 	/* On another pool the names of this one's extents would be those of other bytes. */
 	if (!omnikv_ring_client(ring) ||
 	    omnikv_client_pool(omnikv_ring_client(ring)) !=

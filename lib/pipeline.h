@@ -210,6 +210,8 @@ void okv_pipe_drafts_note(struct omnikv_step *step, bool is_good);
 
 /* Debug views: as kernels on @stream, in order with the engine's own. No effect without them. */
 bool okv_pipe_debug_is_wanted(void);
+/** Words of OMNIKV_DEBUG, with commas between them. 0, or -EINVAL: @err names one that nothing knows. */
+int okv_pipe_debug_check(struct omnikv_error *err);
 void okv_pipe_debug_fill(struct omnikv_pipe *pipe);
 int okv_pipe_debug_before(struct okv_pipe_stage *stage, struct omnikv_stream *stream);
 int okv_pipe_debug_after(struct okv_pipe_stage *stage, struct omnikv_stream *stream);

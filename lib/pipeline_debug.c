@@ -14,16 +14,42 @@
 #include <string.h>
 
 #include "crc32c.h"
+#include "error.h"
 #include "pipeline.h"
 
 /* Rows shorter than this may be poison by chance. */
 #define ROW_BYTES_MIN 8u
 
+/* How far the next word of OMNIKV_DEBUG is, from @at on. */
+static size_t word_bytes(const char *at)
+{
+	return strcspn(at, ",");
+}
+
+static bool is_views(const char *at)
+{
+	return word_bytes(at) == strlen("views") && !strncmp(at, "views", strlen("views"));
+}
+
 bool okv_pipe_debug_is_wanted(void)
 {
-	const char *text = getenv("OMNIKV_DEBUG");
+	const char *at = getenv("OMNIKV_DEBUG");
 
-	return text && strstr(text, "views");
+	for (; at && *at; at += word_bytes(at), at += *at == ',')
+		if (is_views(at))
+			return true;
+	return false;
+}
+
+int okv_pipe_debug_check(struct omnikv_error *err)
+{
+	const char *at = getenv("OMNIKV_DEBUG");
+
+	for (; at && *at; at += word_bytes(at), at += *at == ',')
+		if (!is_views(at))
+			return okv_error_set(err, -EINVAL, "pipe: OMNIKV_DEBUG: \"%.*s\" is unknown; \"views\" is possible",
+					     (int)(word_bytes(at) < 64 ? word_bytes(at) : 64), at);
+	return 0;
 }
 
 static uint8_t *slot_of(const struct okv_pipe_stage *stage)

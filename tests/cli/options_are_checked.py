@@ -22,6 +22,8 @@ def plans():
         (["plan", "--model", "nonesuch"], ["--model", "nonesuch", "tiny"]),
         (["plan", "--model", "tiny", "--granule", "5000"], ["--granule", "5000", "4096"]),
         (["plan", "--model", "tiny", "--pool", "10GB"], ["--pool", "10GB"]),
+        (["plan", "--model", "tiny", "--pool", "0"], ["--pool", "'0' is no pool at all"]),
+        (["plan", "--model", "tiny", "--pool", "0G", "--json"], ["--pool", "'0G' is no pool at all"]),
         (["plan", "--model", "gpt-oss-20b", "--scale", "0"], ["--scale", "'0'"]),
         (["plan", "word", "--model", "tiny"], ["word"]),
     ])

@@ -583,6 +583,37 @@ static void tails_around_block_ends_are_byte_exact(void **state)
 	unsetenv("OMNIKV_DEBUG");
 }
 
+/* Whoever asked for views by a word that is none found nothing in them. */
+static void an_unknown_word_of_omnikv_debug_is_refused(void **state)
+{
+	static const char *const bad[] = { "view", "views2", "1", "views,all", "Views" };
+	static const char *const good[] = { "", "views", "views,", "views,views" };
+	struct omnikv_pipe_config pc = { .size = sizeof(pc), .slot_tokens = 64 };
+	struct omnikv_pipe *pipe;
+	struct omnikv_error err;
+	struct toy_config c;
+	struct toy_engine e;
+
+	(void)state;
+	layouts_make();
+	c = config_of("sim", FULL, 2);
+	toy_engine_open(&e, &c);
+	omnikv_pipe_destroy(e.pipe);
+	for (uint32_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		setenv("OMNIKV_DEBUG", bad[i], 1);
+		assert_int_equal(omnikv_pipe_create(e.space, e.ring, e.hbm, &pc, &pipe, &err), -EINVAL);
+		assert_non_null(strstr(err.text, "is unknown; \"views\" is possible"));
+	}
+	for (uint32_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		setenv("OMNIKV_DEBUG", good[i], 1);
+		assert_int_equal(omnikv_pipe_create(e.space, e.ring, e.hbm, &pc, &pipe, &err), 0);
+		omnikv_pipe_destroy(pipe);
+	}
+	unsetenv("OMNIKV_DEBUG");
+	assert_int_equal(omnikv_pipe_create(e.space, e.ring, e.hbm, &pc, &e.pipe, &err), 0);
+	toy_engine_close(&e);
+}
+
 /* Kernels that never run: the step ends with -ETIME, and nothing of it can be published. */
 static void rows_of_a_step_that_never_ends_are_not_published(void **state)
 {
@@ -742,6 +773,7 @@ int main(void)
 		cmocka_unit_test(accepted_drafts_are_stored_and_others_leave_no_trace),
 		cmocka_unit_test(tails_around_block_ends_are_byte_exact),
 		cmocka_unit_test(a_full_ring_refuses_the_step_and_forgets_it),
+		cmocka_unit_test(an_unknown_word_of_omnikv_debug_is_refused),
 		cmocka_unit_test(rows_of_a_step_that_never_ends_are_not_published),
 		cmocka_unit_test(random_batches_never_show_a_wrong_byte),
 	};

@@ -72,6 +72,8 @@ static error_t okv_parse(int key, char *arg, struct argp_state *state)
 		break;
 	case OPT_POOL_SIZE:
 		args->pool_bytes = okv_size("--pool", arg);
+		if (!args->pool_bytes)
+			okv_usage("--pool: '%s' is no pool at all; give more, or leave it out", arg);
 		break;
 	case OPT_JSON:
 		args->is_json = true;

@@ -33,7 +33,8 @@ struct omnikv_step;
 enum omnikv_lane { OMNIKV_LANE_PREFILL, OMNIKV_LANE_DECODE, OMNIKV_LANE_VERIFY };
 
 /**
- * Watch what kernels do with views (also by OMNIKV_DEBUG=views in the environment): buffers are poisoned when they
+ * Watch what kernels do with views (also by OMNIKV_DEBUG=views in the environment, of which any other word is refused with
+ * -EINVAL when a pipe is created): buffers are poisoned when they
  * are free, and what a kernel may not write is compared before and after it, guards between planes included. Devices
  * whose memory the CPU reads. Slow, and takes a little more HBM.
  */
