@@ -941,8 +941,11 @@ static int attached_stats(struct okv_authority *auth, struct omnikv_manager_stat
 		unsigned char			room[4096];
 	} theirs = { .room = { 0 } };
 	struct okv_call frame = { .type = OKV_WIRE_STATS, .reply = &theirs, .reply_max = sizeof(theirs) };
-	int ret = call(attached_of(auth), 0, &frame);
+	int ret;
 
+	/* Its own lookups are among them. */
+	flush_uses(attached_of(auth));
+	ret = call(attached_of(auth), 0, &frame);
 	if (ret < 0)
 		return ret;
 	theirs.stats.size = sizeof(*stats);

@@ -100,6 +100,39 @@ static void what_one_commits_another_process_hits(void **state)
 	daemon_case_fini(&daemon);
 }
 
+/* They wait for more to come; who asks for the sums, or ends, waits no longer. */
+static void the_last_lookups_are_counted_where_sums_are_asked_for_and_at_the_end(void **state)
+{
+	struct omnikv_manager_stats before = { .size = sizeof(before) }, stats = { .size = sizeof(stats) };
+	struct daemon_case daemon;
+	struct kv_world world, other;
+	struct kv_story story;
+
+	(void)state;
+	daemon_case_init(&daemon);
+	daemon_start(&daemon, options);
+	make_story(&story, 1, 20 * T);
+	kv_world_connect(&world, KV_SHAPE_FULL, T, daemon.socket, NULL);
+	assert_int_equal(play(&world, &story, false), 0);
+	assert_int_equal(omnikv_manager_shared_stats(world.manager, &before), 0);
+	for (uint32_t i = 1; i <= 3; i++) {
+		omnikv_seq_close(kv_open(&world, &story, false));
+		assert_int_equal(omnikv_manager_shared_stats(world.manager, &stats), 0);
+		assert_int_equal(stats.nr_queries, before.nr_queries + i);
+		assert_int_equal(stats.blocks_hit, before.blocks_hit + 20 * i);
+	}
+	/* One that ends. */
+	kv_world_connect(&other, KV_SHAPE_FULL, T, daemon.socket, NULL);
+	omnikv_seq_close(kv_open(&other, &story, false));
+	kv_world_detach(&other);
+	assert_int_equal(omnikv_manager_shared_stats(world.manager, &stats), 0);
+	assert_int_equal(stats.blocks_hit, before.blocks_hit + 20 * 4);
+	kv_world_detach(&world);
+	kv_story_free(&story);
+	assert_int_equal(daemon_stop(&daemon, NULL), 0);
+	daemon_case_fini(&daemon);
+}
+
 /* It has neither the memory nor the connection. */
 static void a_forked_childs_lookups_are_misses(void **state)
 {
@@ -643,6 +676,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_one_commits_another_process_hits),
+		cmocka_unit_test(the_last_lookups_are_counted_where_sums_are_asked_for_and_at_the_end),
 		cmocka_unit_test(a_forked_childs_lookups_are_misses),
 		cmocka_unit_test(a_killed_daemon_costs_hits_and_nothing_else),
 		cmocka_unit_test(a_stopped_daemon_delays_each_call_by_its_deadline_at_most),

@@ -414,7 +414,10 @@ struct omnikv_manager_stats {
 };
 
 OMNIKV_API int omnikv_manager_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
-/** Of the daemon that @manager is attached to, over all its clients. -EOPNOTSUPP: it is not; -ENOTCONN, -EINVAL. */
+/**
+ * Of the daemon that @manager is attached to, over all its clients. Lookups of other clients that hit in memory are told by
+ * their next call, or their end: those of an idle one may be missing. -EOPNOTSUPP: it is not attached; -ENOTCONN, -EINVAL.
+ */
 OMNIKV_API int omnikv_manager_shared_stats(struct omnikv_manager *manager, struct omnikv_manager_stats *stats);
 /**
  * Walks all invariants; 0, or -EUCLEAN with the first broken one in @err (any extents_lost is one). For tests and debug builds: no
