@@ -27,6 +27,8 @@
 #define BUCKETS		(1u << 12)
 #define NOT_PENDING	UINT32_MAX
 
+#define OKV_READ_ONCE(what)	__atomic_load_n(&(what), __ATOMIC_RELAXED)
+
 /**
  * struct chunk - what is known of a struct okv_tokens_chunk without looking into it
  * @prev, @next: as the catalog links them
@@ -90,12 +92,13 @@ static struct okv_tokens_slot *slot_at(const struct okv_tokens *tokens, uint64_t
 	return (struct okv_tokens_slot *)(base_of(tokens) + off);
 }
 
-static uint32_t slot_crc(const struct okv_tokens_slot *slot, const struct omnikv_key *key)
+/* Of what @slot has, or is to have, in its @fields: it is where others may write it. */
+static uint32_t slot_crc(const struct okv_tokens_slot *fields, const struct okv_tokens_slot *slot, const struct omnikv_key *key)
 {
-	uint32_t head = okv_crc32c(slot, offsetof(struct okv_tokens_slot, crc));
-	uint32_t ids = okv_crc32c(slot->ids, slot->nr_tokens * sizeof(slot->ids[0]));
+	uint32_t head = okv_crc32c(fields, offsetof(struct okv_tokens_slot, crc));
+	uint32_t ids = okv_crc32c(slot->ids, fields->nr_tokens * sizeof(slot->ids[0]));
 
-	head = omnikv_crc32c_combine(head, ids, slot->nr_tokens * sizeof(slot->ids[0]));
+	head = omnikv_crc32c_combine(head, ids, fields->nr_tokens * sizeof(slot->ids[0]));
 	return omnikv_crc32c_combine(head, okv_crc32c(key, sizeof(*key)), sizeof(*key));
 }
 
@@ -295,6 +298,7 @@ static int owned_reserve(struct okv_tokens *tokens, const struct omnikv_space *s
 static void slot_own(struct okv_tokens *tokens, const struct omnikv_space *space, uint32_t entry,
 		     const struct omnikv_key *key, struct sizes *sizes, uint64_t off)
 {
+	const struct okv_tokens_slot fields = { .ns = space->id, .entry = entry, .nr_tokens = sizes->slot_tokens };
 	struct okv_tokens_slot *slot = slot_at(tokens, off);
 	uint64_t *owned;
 
@@ -311,7 +315,7 @@ static void slot_own(struct okv_tokens *tokens, const struct omnikv_space *space
 	tokens->idle_bytes -= okv_tokens_stride(sizes->slot_tokens);
 	OKV_ORDERED_STORE(&slot->entry, entry);
 	(void)OKV_FAILPOINT("tokens.half_owned");
-	slot->crc = slot_crc(slot, key);
+	slot->crc = slot_crc(&fields, slot, key);
 }
 
 /* ---- what waits ----------------------------------------------------------------------------- */
@@ -515,18 +519,27 @@ uint32_t okv_tokens_of(const struct okv_tokens *tokens, const struct omnikv_spac
 
 /* ---- after a restart ------------------------------------------------------------------------ */
 
-/* The block that this slot's ids are of; NULL: none that there is. */
+/*
+ * The block that this slot's ids are of, and its @entry; NULL: none that there is. Others that have the pool may write
+ * the slot meanwhile: each field counts as it was once.
+ */
 static const struct omnikv_space *slot_space(const struct okv_tokens *tokens, const struct okv_tokens_slot *slot,
-					     uint32_t slot_tokens, struct okv_index_info *info)
+					     uint32_t slot_tokens, uint32_t *entry)
 {
 	const struct omnikv_manager *manager = tokens->manager;
-	const struct omnikv_space *space = slot->ns < manager->nr_ids ? manager->space_of_id[slot->ns] : NULL;
+	const struct okv_tokens_slot fields = {
+		.ns = OKV_READ_ONCE(slot->ns), .entry = OKV_READ_ONCE(slot->entry),
+		.nr_tokens = OKV_READ_ONCE(slot->nr_tokens), .crc = OKV_READ_ONCE(slot->crc),
+	};
+	const struct omnikv_space *space = fields.ns < manager->nr_ids ? manager->space_of_id[fields.ns] : NULL;
+	struct okv_index_info info;
 
-	if (!space || slot->nr_tokens != slot_tokens || space->plan->plan.block_tokens != slot_tokens ||
-	    okv_index_get(space->shelf->index, slot->entry, info) || info->ns != slot->ns || info->is_partial ||
-	    info->is_dropped)
+	if (fields.entry == OKV_ENTRY_NONE || !space || fields.nr_tokens != slot_tokens ||
+	    space->plan->plan.block_tokens != slot_tokens || okv_index_get(space->shelf->index, fields.entry, &info) ||
+	    info.ns != fields.ns || info.is_partial || info.is_dropped)
 		return NULL;
-	return slot->crc == slot_crc(slot, &info->key) ? space : NULL;
+	*entry = fields.entry;
+	return fields.crc == slot_crc(&fields, slot, &info.key) ? space : NULL;
 }
 
 /* It is linked behind @prev, which it becomes. */
@@ -540,14 +553,13 @@ static int chunk_load(struct okv_tokens *tokens, const struct okv_tokens_chunk *
 	ret = *prev ? 0 : -ENOMEM;
 	for (uint32_t i = 0; i < chunk->nr_slots && !ret; i++) {
 		uint64_t at = off + sizeof(*chunk) + i * stride;
-		const struct okv_tokens_slot *slot = slot_at(tokens, at);
 		const struct omnikv_space *space;
-		struct okv_index_info info;
+		uint32_t entry = OKV_ENTRY_NONE;
 
-		space = slot->entry == OKV_ENTRY_NONE ? NULL : slot_space(tokens, slot, chunk->slot_tokens, &info);
-		ret = space ? owned_reserve(tokens, space, slot->entry) : 0;
-		if (!ret && space && !*owned_slot(tokens, space, slot->entry)) {
-			*owned_slot(tokens, space, slot->entry) = at;
+		space = slot_space(tokens, slot_at(tokens, at), chunk->slot_tokens, &entry);
+		ret = space ? owned_reserve(tokens, space, entry) : 0;
+		if (!ret && space && !*owned_slot(tokens, space, entry)) {
+			*owned_slot(tokens, space, entry) = at;
 			tokens->idle_bytes -= stride;
 		} else if (!ret) {
 			slot_put(tokens, sizes, at);
@@ -564,9 +576,9 @@ int okv_tokens_load(struct okv_tokens *tokens)
 
 	/* A damaged link ends the list: what is behind it is swept. A circle cannot be claimed twice. */
 	while (at && *at) {
-		const struct okv_tokens_chunk *shared = okv_meta_peek(meta, *at, sizeof(*shared));
+		uint64_t off = OKV_READ_ONCE(*at);
+		const struct okv_tokens_chunk *shared = okv_meta_peek(meta, off, sizeof(*shared));
 		struct okv_tokens_chunk chunk;
-		uint64_t off = *at;
 		int ret;
 
 		if (shared)

@@ -5,6 +5,7 @@
  * is, go with it, and take no room where nobody asked for them.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -407,6 +409,81 @@ static void what_is_damaged_is_not_there(void **state)
 	unlink(path);
 }
 
+/* Another process that has the pool, and writes it while a manager starts. */
+struct writer {
+	struct okv_tokens_chunk	*chunk;
+	_Atomic bool		is_over;
+};
+
+static void *write_slots(void *opaque)
+{
+	struct writer *writer = opaque;
+	size_t stride = okv_tokens_stride(T);
+	uint32_t entries[16], nr = 0;
+	struct okv_tokens_slot *slots[16];
+
+	for (uint32_t i = 0; i < writer->chunk->nr_slots && nr < 16; i++) {
+		slots[nr] = (struct okv_tokens_slot *)((unsigned char *)(writer->chunk + 1) + i * stride);
+		entries[nr] = slots[nr]->entry;
+		nr += entries[nr] != OKV_ENTRY_NONE;
+	}
+	while (!writer->is_over) {
+		for (uint32_t i = 0; i < nr; i++) {
+			__atomic_store_n(&slots[i]->entry, OKV_ENTRY_NONE, __ATOMIC_RELAXED);
+			__atomic_store_n(&slots[i]->nr_tokens, UINT32_MAX / 4, __ATOMIC_RELAXED);
+		}
+		for (uint32_t i = 0; i < nr; i++) {
+			__atomic_store_n(&slots[i]->entry, entries[i], __ATOMIC_RELAXED);
+			__atomic_store_n(&slots[i]->nr_tokens, T, __ATOMIC_RELAXED);
+		}
+	}
+	return NULL;
+}
+
+static void what_is_written_while_it_is_loaded_is_read_once(void **state)
+{
+	struct writer writer = { NULL, false };
+	struct kv_world world;
+	unsigned char *map;
+	uint64_t off;
+	FILE *file;
+
+	(void)state;
+	pool_begin();
+	begin(&world);
+	tell(&world, 0, 8, false);
+	tell(&world, 7, 8, false);
+	off = (uint64_t)(world.manager->base - (unsigned char *)omnikv_pool_base(world.pool)) +
+	      *okv_pool_catalog_tokens_off(world.manager);
+	kv_world_leave(&world);
+	file = fopen(path, "r+");
+	assert_non_null(file);
+	fseek(file, 0, SEEK_END);
+	map = mmap(NULL, (size_t)ftell(file), PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+	assert_true(map != MAP_FAILED);
+	/* The file's own head is before the memory that has an address. */
+	while (off < (uint64_t)ftell(file) && ((struct okv_tokens_chunk *)(map + off))->magic != OKV_TOKENS_MAGIC)
+		off += 4096;
+	assert_true(off < (uint64_t)ftell(file));
+	writer.chunk = (struct okv_tokens_chunk *)(map + off);
+	for (uint32_t trial = 0; trial < 60; trial++) {
+		struct count count;
+		pthread_t thread;
+
+		writer.is_over = false;
+		assert_int_equal(pthread_create(&thread, NULL, write_slots, &writer), 0);
+		begin(&world);
+		writer.is_over = true;
+		pthread_join(thread, NULL);
+		count = look(&world);
+		assert_int_equal(count.blocks, 16);
+		kv_world_leave(&world);
+	}
+	munmap(map, (size_t)ftell(file));
+	fclose(file);
+	unlink(path);
+}
+
 /* What a watcher is told, one after another. */
 struct seen {
 	struct okv_watch	watch;
@@ -487,6 +564,7 @@ int main(void)
 		cmocka_unit_test(a_kill_at_any_store_leaves_the_right_ones),
 		cmocka_unit_test(a_kill_as_memory_goes_back_loses_nothing_else),
 		cmocka_unit_test(what_is_damaged_is_not_there),
+		cmocka_unit_test(what_is_written_while_it_is_loaded_is_read_once),
 		cmocka_unit_test(a_watcher_sees_what_comes_and_goes),
 		cmocka_unit_test(a_pool_that_does_not_last_keeps_none),
 	};
