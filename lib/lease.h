@@ -56,14 +56,19 @@ static inline void okv_lease_init(struct okv_lease_table *table, void *base, uin
 	table->nr_granules = nr_granules;
 }
 
-/** Count one more, and see everything that was stored before: pairs with the fence of whoever gives up. */
+/** Count one more. Before anything is decided by it okv_lease_fence() follows, one for many. */
 static inline void okv_lease_add(struct okv_lease_table *table, uint32_t granule)
 {
 	uint32_t bit = granule / OKV_LEASE_GRANULES_A_BIT;
 
 	if (!(atomic_load_explicit(&table->touched[bit / 64], memory_order_relaxed) >> (bit % 64) & 1))
 		atomic_fetch_or(&table->touched[bit / 64], 1ull << (bit % 64));
-	atomic_fetch_add(&table->counts[granule], 1);
+	atomic_fetch_add_explicit(&table->counts[granule], 1, memory_order_relaxed);
+}
+
+/** What was counted before is seen, or what was stored before that count: pairs with the fence of whoever gives up. */
+static inline void okv_lease_fence(void)
+{
 	okv_fence(memory_order_seq_cst);
 }
 

@@ -877,25 +877,17 @@ static int daemon_free(struct omnikv_client *base, const struct omnikv_extent *e
 /* ---- leases ----------------------------------------------------------------------------- */
 
 /*
- * Count one more on an extent for which @op is allowed. It counts before it looks, so that who gives
- * the extent up sees the count, or this sees that it was given up (lease.h).
+ * Is @op allowed on an extent that is counted already? It is counted, and that seen (okv_lease_fence()), before it is
+ * looked at, so that who gives the extent up sees the count, or this sees that it was given up (lease.h).
  */
-static int ref_get(struct okv_embedded_client *client, const struct omnikv_extent *ext, enum okv_op op)
+static int ref_check(const struct okv_embedded_client *client, const struct omnikv_extent *ext, enum okv_op op)
 {
-	struct okv_embedded_pool *pool = okv_embedded_pool(client->client.pool);
-	int ret;
+	const struct okv_embedded_pool *pool = okv_embedded_pool(client->client.pool);
+	int ret = okv_extent_check(&pool->map, ext, op, client->id, client->is_manager);
 
-	if (is_child(&pool->pool))
-		return -EPERM;
-	if (ext->granule >= pool->map.nr_granules)
-		return -ESTALE;
-	okv_lease_add(&client->leases, (uint32_t)ext->granule);
-	ret = okv_extent_check(&pool->map, ext, op, client->id, client->is_manager);
 	/* The state may be that of a later life, where the generation was read before. */
 	if (!ret && __atomic_load_n(&pool->map.recs[ext->granule].generation, __ATOMIC_ACQUIRE) != ext->generation)
 		ret = -ESTALE;
-	if (ret)
-		okv_lease_sub(&client->leases, (uint32_t)ext->granule);
 	return ret;
 }
 
@@ -912,9 +904,24 @@ static void put_list_locked(struct okv_embedded_client *client, const struct omn
 			hold->nr_leases--;
 		else
 			hold->nr_ios--;
+		hold->is_marked = false;
 		okv_lease_sub(&client->leases, (uint32_t)exts[i].granule);
 		okv_holds_drop(&client->holds, hold);
 	}
+}
+
+/* What is counted and what is looked at, of all of them side by side. */
+static int prefetch_list(const struct okv_embedded_client *client, const struct omnikv_extent *exts, uint32_t count)
+{
+	const struct okv_extent_map *map = &okv_embedded_pool(client->client.pool)->map;
+
+	for (uint32_t i = 0; i < count; i++) {
+		if (exts[i].granule >= map->nr_granules)
+			return -ESTALE;
+		okv_lease_prefetch(&client->leases, (uint32_t)exts[i].granule);
+		okv_prefetch(&map->recs[exts[i].granule]);
+	}
+	return 0;
 }
 
 static int get_list(struct omnikv_client *base, const struct omnikv_extent *exts, uint32_t count, enum okv_op op)
@@ -922,36 +929,44 @@ static int get_list(struct omnikv_client *base, const struct omnikv_extent *exts
 	struct okv_embedded_client *client = okv_embedded_client(base);
 	struct okv_embedded_pool *pool = okv_embedded_pool(base->pool);
 	struct okv_hold *hold;
-	uint32_t i;
+	uint32_t i, k;
 	int ret;
 
 	if (is_child(base->pool))
 		return -EPERM;
-	/* What is counted and what is looked at then, of all of them side by side. */
-	for (i = 0; i < count; i++) {
-		if (exts[i].granule >= pool->map.nr_granules)
-			return -ESTALE;
-		okv_lease_prefetch(&client->leases, (uint32_t)exts[i].granule);
-		okv_prefetch(&pool->map.recs[exts[i].granule]);
-	}
+	ret = prefetch_list(client, exts, count);
+	if (ret)
+		return ret;
 	pthread_mutex_lock(&pool->lock);
 	ret = okv_holds_reserve(&client->holds, count);
 	for (i = 0; !ret && i < count; i++) {
-		hold = okv_holds_find(&client->holds, (uint32_t)exts[i].granule);
-		ret = hold && hold->is_marked ? -EINVAL : ref_get(client, &exts[i], op);
-		if (ret)
-			break;
 		hold = okv_holds_get(&client->holds, (uint32_t)exts[i].granule, exts[i].generation);
+		if (hold->is_marked) {
+			ret = -EINVAL;
+			break;
+		}
 		hold->is_marked = true;
 		if (op == OKV_OP_LEASE)
 			hold->nr_leases++;
 		else
 			hold->nr_ios++;
+		okv_lease_add(&client->leases, (uint32_t)exts[i].granule);
 	}
-	okv_holds_mark(&client->holds, exts, i, false);
+	okv_lease_fence();
+	/* The first that is wrong is what the call says. */
+	for (k = 0; k < i; k++) {
+		int error = ref_check(client, &exts[k], op);
+
+		if (error) {
+			ret = error;
+			break;
+		}
+	}
 	if (ret)
 		put_list_locked(client, exts, i, op == OKV_OP_LEASE);
-	else if (op == OKV_OP_IO_GET)
+	else
+		okv_holds_mark(&client->holds, exts, i, false);
+	if (!ret && op == OKV_OP_IO_GET)
 		client->nr_ios += count;
 	pthread_mutex_unlock(&pool->lock);
 	return ret;
@@ -973,12 +988,15 @@ static int daemon_release(struct omnikv_client *base, const struct omnikv_extent
 {
 	struct okv_embedded_client *client = okv_embedded_client(base);
 	struct okv_embedded_pool *pool = okv_embedded_pool(base->pool);
+	bool is_denied = false;
 	struct okv_hold *hold;
 	uint32_t i;
 	int ret = 0;
 
 	if (is_child(base->pool))
 		return -EPERM;
+	/* One that is outside is found below. */
+	(void)prefetch_list(client, exts, count);
 	pthread_mutex_lock(&pool->lock);
 	for (i = 0; !ret && i < count; i++) {
 		ret = okv_extent_check(&pool->map, &exts[i], OKV_OP_RELEASE, client->id, client->is_manager);
@@ -987,16 +1005,16 @@ static int daemon_release(struct omnikv_client *base, const struct omnikv_extent
 			ret = -EINVAL;
 		if (ret)
 			break;
+		if (!hold || !hold->nr_leases || hold->generation != exts[i].generation)
+			is_denied = true;
 		if (hold)
 			hold->is_marked = true;
 	}
-	okv_holds_mark(&client->holds, exts, i, false);
-	for (i = 0; i < count && !ret; i++) {
-		hold = okv_holds_find(&client->holds, (uint32_t)exts[i].granule);
-		if (!hold || !hold->nr_leases || hold->generation != exts[i].generation)
-			ret = -EPERM;
-	}
-	if (!ret)
+	if (!ret && is_denied)
+		ret = -EPERM;
+	if (ret)
+		okv_holds_mark(&client->holds, exts, i, false);
+	else
 		put_list_locked(client, exts, count, true);
 	pthread_mutex_unlock(&pool->lock);
 	return ret;
@@ -1030,14 +1048,22 @@ static int bind_get(struct okv_embedded_client *client, const struct omnikv_exte
 {
 	const struct okv_hold *hold = okv_holds_find(&client->holds, (uint32_t)ext->granule);
 	bool is_leased = hold && hold->generation == ext->generation && hold->nr_leases;
-	int ret = ref_get(client, ext, is_rw ? OKV_OP_BIND_RW : OKV_OP_BIND_RO);
+	const struct okv_embedded_pool *pool = okv_embedded_pool(client->client.pool);
+	int ret;
 
+	if (is_child(&pool->pool))
+		return -EPERM;
+	if (ext->granule >= pool->map.nr_granules)
+		return -ESTALE;
+	okv_lease_add(&client->leases, (uint32_t)ext->granule);
+	okv_lease_fence();
+	ret = ref_check(client, ext, is_rw ? OKV_OP_BIND_RW : OKV_OP_BIND_RO);
 	/* What is not leased and may be bound to read is META. */
 	if (!ret && !is_rw && !is_leased &&
-	    okv_extent_check(&okv_embedded_pool(client->client.pool)->map, ext, OKV_OP_LEASE, client->id, false) != -EPERM) {
-		okv_lease_sub(&client->leases, (uint32_t)ext->granule);
+	    okv_extent_check(&pool->map, ext, OKV_OP_LEASE, client->id, false) != -EPERM)
 		ret = -EPERM;
-	}
+	if (ret)
+		okv_lease_sub(&client->leases, (uint32_t)ext->granule);
 	return ret;
 }
 

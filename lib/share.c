@@ -324,7 +324,7 @@ static int limbo_reserve(struct okv_embedded_pool *pool, uint64_t nr)
 
 /*
  * Free what no table counts. The generation was raised before; the fence here pairs with the one in
- * okv_lease_add(): who counted too late for us to see it sees that its name is old.
+ * okv_lease_fence(): who counted too late for us to see it sees that its name is old.
  */
 static bool limbo_look(struct okv_embedded_pool *pool, uint64_t from)
 {
