@@ -113,9 +113,9 @@ void okv_import_trim(struct okv_shelf *shelf, uint32_t entry)
 {
 	struct omnikv_extent extents[OKV_INDEX_GROUPS_MAX];
 	struct omnikv_manager *manager = shelf->manager;
-	struct okv_index_info info;
 
-	while (entry != OKV_ENTRY_NONE && !okv_index_get(shelf->index, entry, &info)) {
+	while (entry != OKV_ENTRY_NONE) {
+		uint32_t parent = okv_index_parent(shelf->index, entry);
 		bool is_owned = okv_shelf_is_owned(shelf, entry), is_held;
 
 		if (okv_index_remove(shelf->index, entry, extents))
@@ -137,7 +137,7 @@ void okv_import_trim(struct okv_shelf *shelf, uint32_t entry)
 			if (omnikv_extent_free(manager->client, &extents[g], 1) && !is_held)
 				manager->stats.extents_lost++;
 		}
-		entry = info.parent;
+		entry = parent;
 	}
 }
 

@@ -1489,6 +1489,16 @@ int okv_index_get(const struct okv_index *ix, uint32_t id, struct okv_index_info
 	return 0;
 }
 
+uint32_t okv_index_parent(const struct okv_index *ix, uint32_t id)
+{
+	return is_live(ix, id) ? parent_of(ix, entry_of(ix, id)) : OKV_ENTRY_NONE;
+}
+
+bool okv_index_is_found(const struct okv_index *ix, uint32_t id)
+{
+	return is_live(ix, id) && !(entry_of(ix, id)->name & OKV_ENTRY_F_DROPPED);
+}
+
 void okv_index_extent(const struct okv_index *ix, uint32_t id, uint32_t group, struct omnikv_extent *extent,
 		      uint32_t *crc32c)
 {

@@ -269,6 +269,10 @@ struct okv_index_info {
 
 /** -ESTALE when no entry has this id. */
 int okv_index_get(const struct okv_index *ix, uint32_t id, struct okv_index_info *info);
+/** The entry before it; OKV_ENTRY_NONE: it is the first, or no entry has this id. */
+uint32_t okv_index_parent(const struct okv_index *ix, uint32_t id);
+/** Is this an entry that has not been dropped? */
+bool okv_index_is_found(const struct okv_index *ix, uint32_t id);
 /** Name and checksum of one extent; nr_granules 0 when the block lacks the group. @id is live. */
 void okv_index_extent(const struct okv_index *ix, uint32_t id, uint32_t group, struct omnikv_extent *extent,
 		      uint32_t *crc32c);

@@ -782,10 +782,7 @@ void okv_match_find(const struct omnikv_space *space, uint32_t groups, const str
 /* What was imported is the path, unless something on it was dropped meanwhile. */
 static bool okv_match_imported(const struct okv_imported *imported, struct okv_index_hit *hit, uint32_t *tail_tokens)
 {
-	struct okv_index_info info;
-
-	if (!okv_pin_is_active(&imported->pin) ||
-	    okv_index_get(imported->pin.shelf->index, imported->pin.entry, &info) || info.is_dropped)
+	if (!okv_pin_is_active(&imported->pin) || !okv_index_is_found(imported->pin.shelf->index, imported->pin.entry))
 		return false;
 	*hit = (struct okv_index_hit){ .nr_blocks = imported->pin.nr_blocks, .entry = imported->pin.entry };
 	*tail_tokens = imported->tail_tokens;
@@ -813,7 +810,9 @@ int okv_match_locked(struct omnikv_space *space, const struct omnikv_prefix *pre
 			if (ret)
 				return ret;
 		}
-		okv_index_touch(space->shelf->index, hit.entry);
+		/* What an attached manager has leaves with its last pin, in whatever order. */
+		if (!okv_is_attached(space->manager))
+			okv_index_touch(space->shelf->index, hit.entry);
 	}
 	*path = (struct okv_path){ .nr_blocks = hit.nr_blocks, .entry = hit.entry, .tail_tokens = tail_tokens };
 	stats->nr_queries++;
