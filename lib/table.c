@@ -131,7 +131,13 @@ static int okv_dir_own(struct okv_table *table, uint32_t nr_leaves, uint32_t cap
 	atomic_init(&dir->nr_refs, 1);
 	dir->nr_leaves = nr_leaves;
 	dir->capacity = capacity;
-	for (uint32_t i = 0; i < nr_leaves; i++) {
+	/* The one leaf that there was without a directory. */
+	if (!old && nr_leaves)
+		dir->leaves[0] = table->leaf;
+	else if (!old && table->leaf)
+		okv_leaf_put(table->leaf, drop, opaque);
+	table->leaf = NULL;
+	for (uint32_t i = 0; old && i < nr_leaves; i++) {
 		dir->leaves[i] = old->leaves[i];
 		okv_ref_get(&dir->leaves[i]->nr_refs);
 	}
@@ -146,13 +152,12 @@ static uint64_t okv_table_leaves(uint64_t nr_blocks)
 }
 
 /*
- * Make leaf @i, of which the table uses the first @nr slots, the caller's alone, with the rest empty and room for
+ * Make a leaf, of which the table uses the first @nr slots, the caller's alone, with the rest empty and room for
  * @nr_blocks blocks.
  */
-static int okv_leaf_own(struct okv_table *table, uint32_t i, uint32_t nr, uint32_t nr_blocks, okv_table_drop_fn drop,
-			void *opaque)
+static int okv_leaf_own(struct okv_leaf **at, uint32_t nr, uint32_t nr_blocks, okv_table_drop_fn drop, void *opaque)
 {
-	struct okv_leaf *leaf = table->dir->leaves[i];
+	struct okv_leaf *leaf = *at;
 	bool is_own = okv_ref_is_one(&leaf->nr_refs);
 	struct okv_leaf *copy;
 
@@ -175,7 +180,7 @@ static int okv_leaf_own(struct okv_table *table, uint32_t i, uint32_t nr, uint32
 				okv_ref_get(&copy->private[slot]->nr_refs);
 		okv_leaf_put(leaf, drop, opaque);
 	}
-	table->dir->leaves[i] = copy;
+	*at = copy;
 	return 0;
 }
 
@@ -199,6 +204,20 @@ void okv_table_share(const struct okv_table *table, struct okv_table *copy)
 	*copy = *table;
 	if (table->dir)
 		okv_ref_get(&table->dir->nr_refs);
+	else if (table->leaf)
+		okv_ref_get(&table->leaf->nr_refs);
+}
+
+/* Leaf @i with blocks up to @to of the table writable. */
+static int okv_leaf_prepare(struct okv_table *table, struct okv_leaf **at, uint64_t i, uint64_t to,
+			    okv_table_drop_fn drop, void *opaque)
+{
+	uint32_t nr = okv_leaf_used(to, i);
+
+	if (*at)
+		return okv_leaf_own(at, okv_leaf_used(table->nr_blocks, i), nr, drop, opaque);
+	*at = okv_leaf_create(table->nr_groups, nr);
+	return *at ? 0 : -ENOMEM;
 }
 
 int okv_table_prepare(struct okv_table *table, uint64_t from, uint64_t to, okv_table_drop_fn drop, void *opaque)
@@ -206,31 +225,34 @@ int okv_table_prepare(struct okv_table *table, uint64_t from, uint64_t to, okv_t
 	uint64_t nr_kept = okv_table_leaves(table->nr_blocks);
 	uint64_t first = from >> OKV_TABLE_LEAF_SHIFT;
 	uint64_t nr_leaves = okv_table_leaves(to);
+	struct okv_leaf **leaves = &table->leaf;
 	int ret;
 
 	if (from >= to)
 		return 0;
-	ret = okv_dir_own(table, nr_kept, nr_leaves > nr_kept ? nr_leaves : nr_kept, drop, opaque);
-	if (ret)
-		return ret;
+	if (table->dir || nr_leaves > 1) {
+		ret = okv_dir_own(table, nr_kept, nr_leaves > nr_kept ? nr_leaves : nr_kept, drop, opaque);
+		if (ret)
+			return ret;
+		leaves = table->dir->leaves;
+	}
 	for (uint64_t i = first; i < nr_leaves; i++) {
-		if (i < table->dir->nr_leaves) {
-			ret = okv_leaf_own(table, i, okv_leaf_used(table->nr_blocks, i), okv_leaf_used(to, i), drop, opaque);
-			if (ret)
-				return ret;
-		} else {
-			table->dir->leaves[i] = okv_leaf_create(table->nr_groups, okv_leaf_used(to, i));
-			if (!table->dir->leaves[i])
-				return -ENOMEM;
+		bool is_new = table->dir && i >= table->dir->nr_leaves;
+
+		if (is_new)
+			leaves[i] = NULL;
+		ret = okv_leaf_prepare(table, &leaves[i], i, to, drop, opaque);
+		if (ret)
+			return ret;
+		if (is_new)
 			table->dir->nr_leaves++;
-		}
 	}
 	/* The caller fills what it asked for; what it does not fill is cleared again by the next change. */
 	for (uint64_t i = first; i < nr_leaves; i++) {
 		uint32_t nr = okv_leaf_used(to, i);
 
-		if (table->dir->leaves[i]->nr_used < nr)
-			table->dir->leaves[i]->nr_used = nr;
+		if (leaves[i]->nr_used < nr)
+			leaves[i]->nr_used = nr;
 	}
 	return 0;
 }
@@ -238,13 +260,17 @@ int okv_table_prepare(struct okv_table *table, uint64_t from, uint64_t to, okv_t
 void okv_table_fini(struct okv_table *table, okv_table_drop_fn drop, void *opaque)
 {
 	okv_dir_put(table->dir, drop, opaque);
+	if (table->leaf)
+		okv_leaf_put(table->leaf, drop, opaque);
 	table->dir = NULL;
+	table->leaf = NULL;
 	table->nr_blocks = 0;
 }
 
 void okv_table_cut(struct okv_table *table, uint64_t nr_blocks, okv_table_drop_fn drop, void *opaque)
 {
 	uint64_t nr_leaves = okv_table_leaves(nr_blocks);
+	struct okv_leaf **last = &table->leaf;
 	uint32_t nr_used;
 
 	if (nr_blocks >= table->nr_blocks)
@@ -254,9 +280,14 @@ void okv_table_cut(struct okv_table *table, uint64_t nr_blocks, okv_table_drop_f
 		okv_table_fini(table, drop, opaque);
 		return;
 	}
+	if (table->dir) {
+		if (okv_dir_own(table, nr_leaves, nr_leaves, drop, opaque))
+			return;
+		last = &table->dir->leaves[nr_leaves - 1];
+	}
 	nr_used = okv_leaf_used(nr_blocks, nr_leaves - 1);
-	if (okv_dir_own(table, nr_leaves, nr_leaves, drop, opaque) == 0 && okv_table_slot(nr_blocks))
-		okv_leaf_own(table, nr_leaves - 1, nr_used, nr_used, drop, opaque);
+	if (okv_table_slot(nr_blocks))
+		okv_leaf_own(last, nr_used, nr_used, drop, opaque);
 }
 
 bool okv_table_is_exclusive(const struct okv_table *table, uint64_t block_idx)
@@ -264,7 +295,7 @@ bool okv_table_is_exclusive(const struct okv_table *table, uint64_t block_idx)
 	struct okv_leaf *leaf;
 	struct okv_private *private;
 
-	if (!okv_ref_is_one(&table->dir->nr_refs))
+	if (table->dir && !okv_ref_is_one(&table->dir->nr_refs))
 		return false;
 	leaf = okv_table_leaf(table, block_idx);
 	if (!okv_ref_is_one(&leaf->nr_refs))

@@ -81,11 +81,13 @@ struct okv_dir {
 
 /**
  * struct okv_table - one table
- * @dir:       NULL while nothing was ever in it
+ * @dir:       NULL while one leaf was enough
+ * @leaf:      where there is no directory: the leaf, NULL while nothing was ever in it
  * @nr_blocks: blocks that count; slots behind them are free or wait to be dropped
  */
 struct okv_table {
 	struct okv_dir	*dir;
+	struct okv_leaf	*leaf;
 	uint64_t	nr_blocks;
 	uint32_t	nr_groups;
 };
@@ -116,7 +118,7 @@ void okv_table_fini(struct okv_table *table, okv_table_drop_fn drop, void *opaqu
 
 static inline struct okv_leaf *okv_table_leaf(const struct okv_table *table, uint64_t block_idx)
 {
-	return table->dir->leaves[block_idx >> OKV_TABLE_LEAF_SHIFT];
+	return table->dir ? table->dir->leaves[block_idx >> OKV_TABLE_LEAF_SHIFT] : table->leaf;
 }
 
 static inline uint32_t okv_table_slot(uint64_t block_idx)
