@@ -747,8 +747,11 @@ void okv_import(struct okv_visit *visit, struct omnikv_space *space, const struc
 			okv_imports_flush(space->manager);
 	}
 	okv_visit_enter(visit);
-	if (!imports)
+	if (!imports) {
+		if (nr > 1)
+			okv_index_prefetch(space->shelf->index, space->id, prefixes, nr);
 		return;
+	}
 	for (uint32_t i = 0; i < nr; i++) {
 		import_begin(space, &prefixes[i], &imported[i]);
 		if (import_is_short(space, &prefixes[i], &imported[i]))

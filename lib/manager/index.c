@@ -659,6 +659,23 @@ static uint32_t find(struct okv_index *ix, uint32_t tag, uint32_t ns, const stru
 	return id;
 }
 
+/* The same with their records. */
+static void prefetch_found(const struct okv_index *ix, uint32_t tag)
+{
+	for (const struct table *tab = &ix->tab; tab && tab->buckets; tab = tab == &ix->tab ? &ix->old : NULL) {
+		const struct okv_bucket *bucket = table_home(tab, tag);
+
+		for (uint32_t found = okv_slots_with(bucket->tags, tag); found; found &= found - 1) {
+			uint32_t slot = bucket->ids[__builtin_ctz(found)];
+
+			if (!is_id(ix, slot - 1))
+				continue;
+			okv_prefetch(entry_of(ix, slot - 1));
+			okv_prefetch(record_of(ix, slot - 1));
+		}
+	}
+}
+
 static inline void prefetch_home(const struct okv_index *ix, uint32_t tag)
 {
 	okv_prefetch(table_home(&ix->tab, tag));
@@ -1276,6 +1293,26 @@ void okv_index_match(struct okv_index *ix, uint32_t ns, const struct omnikv_key 
 	if (!(flags & OKV_INDEX_MATCH_F_CHAINED) && !verify(ix, keys, &found))
 		walk_down(ix, ns, keys, nr_keys, &found);
 	*hit = found;
+}
+
+void okv_index_prefetch(const struct okv_index *ix, uint32_t ns, const struct omnikv_prefix *prefixes, uint32_t nr)
+{
+	uint32_t tags[2 * PROBES], nr_tags = 0, i;
+	uint64_t mix = okv_ns_mix(ns);
+
+	for (i = 0; i < nr; i++) {
+		const struct omnikv_prefix *prefix = &prefixes[i];
+		size_t n = prefix->nr_keys < PROBES ? prefix->nr_keys : PROBES, k;
+
+		for (k = 0; k < n && nr_tags < 2 * PROBES; k++)
+			tags[nr_tags++] = key_tag(ix, mix, &prefix->keys[(k + 1) * prefix->nr_keys / n - 1]);
+		if (!n && prefix->tail && nr_tags < 2 * PROBES)
+			tags[nr_tags++] = key_tag(ix, mix, prefix->tail);
+	}
+	for (i = 0; i < nr_tags; i++)
+		prefetch_home(ix, tags[i]);
+	for (i = 0; i < nr_tags; i++)
+		prefetch_found(ix, tags[i]);
 }
 
 void okv_index_usable(const struct okv_index *ix, uint32_t groups, struct okv_index_hit *hit)

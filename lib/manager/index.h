@@ -206,6 +206,8 @@ struct okv_index_hit {
  */
 void okv_index_match(struct okv_index *ix, uint32_t ns, const struct omnikv_key *keys, size_t nr_keys,
 		     uint32_t flags, struct okv_index_hit *hit);
+/** Fetch what okv_index_match() of each of @prefixes, [nr], is about to read, with the waits for it side by side. */
+void okv_index_prefetch(const struct okv_index *ix, uint32_t ns, const struct omnikv_prefix *prefixes, uint32_t nr);
 /** Shorten a hit to its deepest block that has every group of @groups itself. */
 void okv_index_usable(const struct okv_index *ix, uint32_t groups, struct okv_index_hit *hit);
 
