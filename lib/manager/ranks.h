@@ -2,8 +2,8 @@
 /*
  * Which retentions there are, which of them is worth least, and which are over.
  *
- * Owns the names (owner, space, session), the order of worth and the order of deadlines. What a retention
- * protects is retain.c's. Pure: no clock, no index, no memory but its own tables; the records are the
+ * Owns the names (owner, space, session), the order of worth, of all and of each owner, and the order of deadlines, and
+ * what each owner has in sum. What a retention protects is retain.c's. Pure: no clock, no index, no memory but its own tables; the records are the
  * caller's, who has a lock.
  */
 #ifndef OKV_RANKS_H
@@ -23,6 +23,7 @@
  * @priority: the lower, the less it is worth
  * @next_ns:  when it is used next; the later, the less it is worth; OKV_RANKS_UNKNOWN: later than any
  * @until_ns: when it is over
+ * @weight:   what its owner is charged with; fixed while it is in
  */
 struct okv_rank {
 	uint64_t	owner;
@@ -32,10 +33,13 @@ struct okv_rank {
 	uint32_t	priority;
 	uint64_t	next_ns;
 	uint64_t	until_ns;
+	uint64_t	weight;
 	/* the table's */
 	uint64_t	number;		/* of two that are worth the same the older one goes */
-	uint32_t	at[2];
+	uint32_t	at[3];
+	bool		is_aside;
 	struct okv_rank	*chain;
+	struct okv_rank_owner *of;
 };
 
 struct okv_ranks;
@@ -49,10 +53,17 @@ uint32_t okv_ranks_count(const struct okv_ranks *ranks);
 struct okv_rank *okv_ranks_find(const struct okv_ranks *ranks, uint64_t owner, const void *space, uint64_t session);
 /** Its name is not there yet. -EDQUOT (OKV_RANKS_MAX), -ENOMEM. */
 int okv_ranks_add(struct okv_ranks *ranks, struct okv_rank *rank);
-/** @rank is there. */
+/** @rank is there, or set aside. */
 void okv_ranks_del(struct okv_ranks *ranks, struct okv_rank *rank);
+/** As if it were not there, until it is taken back, as old as it was: its place is kept. */
+void okv_ranks_set_aside(struct okv_ranks *ranks, struct okv_rank *rank);
+void okv_ranks_take_back(struct okv_ranks *ranks, struct okv_rank *rank);
 /** The one that is worth least; NULL: there are pins alone. */
 struct okv_rank *okv_ranks_least(const struct okv_ranks *ranks);
+/** The same of those of @owner. */
+struct okv_rank *okv_ranks_least_of(const struct okv_ranks *ranks, uint64_t owner);
+/** How many @owner has, and the weights of its pins, or of the others, in sum. */
+uint32_t okv_ranks_sum_of(const struct okv_ranks *ranks, uint64_t owner, bool is_pin, uint64_t *weight);
 /** The one that is over first; NULL: there is none. */
 struct okv_rank *okv_ranks_first(const struct okv_ranks *ranks);
 /** Is @a worth less than @b? */

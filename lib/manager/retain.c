@@ -5,7 +5,6 @@
  */
 #include "manager/retain.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,8 +117,8 @@ static int hold(struct omnikv_manager *manager, struct okv_retained *retained)
 		ret = okv_index_pin(shelf->index, retained->pin.entry);
 	if (ret)
 		return ret;
-	retained->nr_granules = count_path(retained, 1);
-	manager->retentions->nr_granules[kind_of(retained)] += retained->nr_granules;
+	retained->rank.weight = count_path(retained, 1);
+	manager->retentions->nr_granules[kind_of(retained)] += retained->rank.weight;
 	return 0;
 }
 
@@ -165,53 +164,36 @@ void okv_retain_grew(struct okv_shelf *shelf, uint32_t entry, uint64_t nr_granul
 		;
 }
 
-/* Within the bounds, of all and of its owner? It is counted already. */
+/* Within the bounds, of all and of its owner? It is counted already, and not listed. */
 static bool is_within(const struct omnikv_manager *manager, const struct okv_retained *retained)
 {
-	const struct okv_ranks *ranks = manager->retentions->ranks;
-	uint64_t bound = bound_of(manager, kind_of(retained)), charged = retained->nr_granules;
-	uint32_t nr = okv_ranks_count(ranks), nr_own = 1;
+	uint64_t bound = bound_of(manager, kind_of(retained)), charged;
+	uint32_t nr;
 
 	if (manager->retentions->nr_granules[kind_of(retained)] > bound)
 		return false;
 	if (retained->rank.owner == OKV_OWNER_SELF)
 		return true;
-	for (uint32_t i = 0; i < nr; i++) {
-		const struct okv_retained *other = retained_of(okv_ranks_at(ranks, i));
-
-		if (other->rank.owner != retained->rank.owner || other->is_aside)
-			continue;
-		nr_own++;
-		if (kind_of(other) == kind_of(retained))
-			charged += other->nr_granules;
-	}
-	return charged <= bound / 2 && nr_own <= OKV_RETAIN_OF_OWNER;
+	nr = okv_ranks_sum_of(manager->retentions->ranks, retained->rank.owner, retained->rank.is_pin, &charged);
+	return charged + retained->rank.weight <= bound / 2 && nr < OKV_RETAIN_OF_OWNER;
 }
 
-/* Of the same owner and worth less than @retained, and not aside; NULL: there is none. */
+/* Of the same owner and worth no more than @retained; NULL: there is none. */
 static struct okv_retained *least_beside(const struct omnikv_manager *manager, const struct okv_retained *retained)
 {
-	const struct okv_ranks *ranks = manager->retentions->ranks;
 	const struct okv_rank *mine = &retained->rank;
-	struct okv_rank *least = NULL;
+	struct okv_rank *least = okv_ranks_least_of(manager->retentions->ranks, mine->owner);
 
-	for (uint32_t i = 0; i < okv_ranks_count(ranks); i++) {
-		struct okv_rank *rank = okv_ranks_at(ranks, i);
-
-		if (rank->owner != mine->owner || rank->is_pin || retained_of(rank)->is_aside || rank->priority > mine->priority ||
-		    (rank->priority == mine->priority && rank->next_ns < mine->next_ns))
-			continue;
-		if (!least || okv_rank_is_less(rank, least))
-			least = rank;
-	}
-	return least ? retained_of(least) : NULL;
+	if (!least || least->priority > mine->priority || (least->priority == mine->priority && least->next_ns < mine->next_ns))
+		return NULL;
+	return retained_of(least);
 }
 
-/* Listed still, so that it can come back as it was. */
+/* Out of the list, where its place is kept, so that it can come back as it was. */
 static void set_aside(struct omnikv_manager *manager, struct okv_retained *retained, struct okv_retained **list)
 {
 	let_go(manager, retained);
-	retained->is_aside = true;
+	okv_ranks_set_aside(manager->retentions->ranks, &retained->rank);
 	retained->aside = *list;
 	*list = retained;
 }
@@ -222,16 +204,16 @@ static void bring_back(struct omnikv_manager *manager, struct okv_retained *list
 	struct okv_retained *retained;
 
 	while ((retained = list)) {
-		uint64_t charged = retained->nr_granules;
+		uint64_t charged = retained->rank.weight;
 
 		list = retained->aside;
-		retained->is_aside = false;
 		if (hold(manager, retained)) {
 			okv_ranks_del(manager->retentions->ranks, &retained->rank);
 			free(retained);
 			continue;
 		}
-		retained->nr_granules = charged;
+		retained->rank.weight = charged;
+		okv_ranks_take_back(manager->retentions->ranks, &retained->rank);
 	}
 }
 
@@ -264,14 +246,13 @@ static int replace(struct omnikv_manager *manager, struct okv_retained *old, str
 	if (old)
 		set_aside(manager, old, &aside);
 	ret = new ? hold_within(manager, new, &aside) : 0;
-	if (ret) {
-		bring_back(manager, aside);
-		return ret;
-	}
-	if (new && !aside) {
+	if (!ret && new) {
 		ret = okv_ranks_add(manager->retentions->ranks, &new->rank);
 		if (ret)
 			let_go(manager, new);
+	}
+	if (ret) {
+		bring_back(manager, aside);
 		return ret;
 	}
 	while ((retained = aside)) {
@@ -280,10 +261,7 @@ static int replace(struct omnikv_manager *manager, struct okv_retained *old, str
 		manager->stats.retentions_yielded += retained != old;
 		free(retained);
 	}
-	/* Its place is there. */
-	ret = new ? okv_ranks_add(manager->retentions->ranks, &new->rank) : 0;
-	assert(!ret);
-	return ret;
+	return 0;
 }
 
 /* ---- retaining ------------------------------------------------------------------------------ */

@@ -28,20 +28,18 @@ enum { OKV_RETAIN_PIN, OKV_RETAIN_RANKED, OKV_RETAIN_KINDS };
 
 /**
  * struct okv_retained - one retention
+ * @rank:        begins it; its weight is the granules that nothing else of its kind protected as it came
  * @pin:         its entry and length; active where it is a pin, else the index alone counts it
- * @nr_granules: that nothing else of its kind protected as it came
  * @secret:      of a ticket
  * @told_from:   of a ticket: so many blocks of its path are before those that were told last, and end with @told_entry; 0: none
- * @is_aside:    it holds nothing, while one is looked for that may take its place; @aside is the next such
+ * @aside:       the next of those that hold nothing, while one is looked for that may take their place
  */
 struct okv_retained {
 	struct okv_rank		rank;
 	struct okv_pin		pin;
-	uint64_t		nr_granules;
 	uint64_t		secret;
 	uint64_t		told_from;
 	uint32_t		told_entry;
-	bool			is_aside;
 	struct okv_retained	*aside;
 };
 

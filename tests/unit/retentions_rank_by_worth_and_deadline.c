@@ -18,6 +18,7 @@
 
 static struct okv_rank records[NR];
 static bool is_in[NR];
+static bool is_aside[NR];
 
 static uint64_t next_random(uint64_t *seed)
 {
@@ -25,15 +26,17 @@ static uint64_t next_random(uint64_t *seed)
 	return *seed >> 33;
 }
 
-/* By the words of ranks.h, one after the other. */
-static struct okv_rank *least_of_all(void)
+#define ALL	UINT64_MAX
+
+/* By the words of ranks.h, one after the other; of all, or of one owner. */
+static struct okv_rank *least_of(uint64_t owner)
 {
 	struct okv_rank *least = NULL;
 
 	for (uint32_t i = 0; i < NR; i++) {
 		struct okv_rank *one = &records[i];
 
-		if (!is_in[i] || one->is_pin)
+		if (!is_in[i] || one->is_pin || (owner != ALL && one->owner != owner))
 			continue;
 		if (!least || one->priority < least->priority ||
 		    (one->priority == least->priority &&
@@ -41,6 +44,24 @@ static struct okv_rank *least_of_all(void)
 			least = one;
 	}
 	return least;
+}
+
+static void sums_are_right(const struct okv_ranks *ranks, uint64_t owner)
+{
+	uint64_t sums[2] = { 0 }, told;
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < NR; i++) {
+		if (!is_in[i] || records[i].owner != owner)
+			continue;
+		sums[records[i].is_pin] += records[i].weight;
+		nr++;
+	}
+	for (int is_pin = 0; is_pin < 2; is_pin++) {
+		assert_int_equal(okv_ranks_sum_of(ranks, owner, is_pin, &told), nr);
+		assert_int_equal(told, sums[is_pin]);
+	}
+	assert_ptr_equal(okv_ranks_least_of(ranks, owner), least_of(owner));
 }
 
 static uint64_t first_deadline(void)
@@ -63,30 +84,46 @@ static void the_table_agrees_with_a_list(void **state)
 		uint64_t random = seed;
 
 		memset(is_in, 0, sizeof(is_in));
+		memset(is_aside, 0, sizeof(is_aside));
 		nr = 0;
 		assert_int_equal(okv_ranks_create(&ranks), 0);
 		for (uint32_t step = 0; step < 3000; step++) {
 			uint32_t i = next_random(&random) % NR;
 			struct okv_rank *first;
 
-			if (is_in[i]) {
+			if (is_aside[i]) {
+				if (next_random(&random) % 2) {
+					okv_ranks_take_back(ranks, &records[i]);
+					is_in[i] = true;
+				} else {
+					okv_ranks_del(ranks, &records[i]);
+				}
+				nr += is_in[i];
+				is_aside[i] = false;
+			} else if (is_in[i]) {
 				assert_ptr_equal(okv_ranks_find(ranks, records[i].owner, &records[i % 3], i), &records[i]);
-				okv_ranks_del(ranks, &records[i]);
+				is_aside[i] = next_random(&random) % 2;
+				if (is_aside[i])
+					okv_ranks_set_aside(ranks, &records[i]);
+				else
+					okv_ranks_del(ranks, &records[i]);
+				is_in[i] = false;
 				nr--;
 			} else {
 				records[i] = (struct okv_rank){
 					.owner = i % 5, .session = i, .space = &records[i % 3],
 					.is_pin = next_random(&random) % 4 == 0, .priority = next_random(&random) % 3,
 					.next_ns = next_random(&random) % 3 ? next_random(&random) % 50 : OKV_RANKS_UNKNOWN,
-					.until_ns = next_random(&random) % 1000,
+					.until_ns = next_random(&random) % 1000, .weight = next_random(&random) % 100,
 				};
 				assert_null(okv_ranks_find(ranks, records[i].owner, records[i].space, i));
 				assert_int_equal(okv_ranks_add(ranks, &records[i]), 0);
 				nr++;
+				is_in[i] = true;
 			}
-			is_in[i] = !is_in[i];
 			assert_int_equal(okv_ranks_count(ranks), nr);
-			assert_ptr_equal(okv_ranks_least(ranks), least_of_all());
+			assert_ptr_equal(okv_ranks_least(ranks), least_of(ALL));
+			sums_are_right(ranks, i % 5);
 			first = okv_ranks_first(ranks);
 			assert_int_equal(first ? first->until_ns : UINT64_MAX, first_deadline());
 		}
