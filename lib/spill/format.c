@@ -108,7 +108,7 @@ void okv_super_encode(const struct okv_spill_super *super, uint8_t *page)
 	put64(page + 40, super->data_off);
 	put64(page + 48, super->created_s);
 	put32(page + 56, OKV_SPILL_PAGE);
-	put32(page + 60, 0);		/* incompatible features */
+	put32(page + 60, (uint32_t)super->features);
 	seal(page, SECTOR);
 }
 
@@ -126,8 +126,9 @@ int okv_super_decode(const uint8_t *page, struct okv_spill_super *super, uint32_
 	*version = get32(page + 8);
 	if (*version != OKV_SPILL_VERSION)
 		return -EPROTO;
-	if (get32(page + 60))
+	if (get32(page + 60) & ~OKV_SPILL_FEATURES)
 		return -EOPNOTSUPP;
+	s.features = get32(page + 60);
 	memcpy(s.uuid, page + 16, 16);
 	s.segment_bytes = get64(page + 32);
 	s.data_off = get64(page + 40);
@@ -170,6 +171,7 @@ void okv_era_encode(const uint8_t uuid[16], const struct okv_spill_era *era, uin
 	head_encode(page, PAGE_ERA, uuid);
 	put64(page + HEAD_BYTES, era->number);
 	put64(page + HEAD_BYTES + 8, era->epoch);
+	put64(page + HEAD_BYTES + 16, era->nr_begun);
 	seal(page, SECTOR);
 }
 
@@ -179,6 +181,7 @@ int okv_era_decode(const uint8_t *page, const uint8_t uuid[16], struct okv_spill
 		return -EBADMSG;
 	era->number = get64(page + HEAD_BYTES);
 	era->epoch = get64(page + HEAD_BYTES + 8);
+	era->nr_begun = get64(page + HEAD_BYTES + 16);
 	return 0;
 }
 

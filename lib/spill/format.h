@@ -46,7 +46,12 @@ struct okv_spill_super {
 	uint64_t	segment_bytes;
 	uint64_t	data_off;
 	uint64_t	created_s;
+	uint64_t	features;	/* OKV_SPILL_FEATURE_*: who does not know one must not write */
 };
+
+/** The page of the era says how many segments may ever have been written. */
+#define OKV_SPILL_FEATURE_MARK	(1u << 0)
+#define OKV_SPILL_FEATURES	OKV_SPILL_FEATURE_MARK
 
 struct okv_spill_owner {
 	uint32_t	pid;
@@ -55,10 +60,16 @@ struct okv_spill_owner {
 	char		name[OKV_SPILL_NAME_BYTES];
 };
 
-/** Of what is found: see era.c. @number: 0 until the first one begins. @epoch: the manager's, as it was then */
+/**
+ * struct okv_spill_era - of what is found: see era.c
+ * @number:   0 until the first one begins
+ * @epoch:    the manager's, as it was then
+ * @nr_begun: no segment from this one on was ever written; without OKV_SPILL_FEATURE_MARK 0, and nothing is known
+ */
 struct okv_spill_era {
 	uint64_t	number;
 	uint64_t	epoch;
+	uint64_t	nr_begun;
 };
 
 /** One life of a segment: @seq rises with every life of any segment, @nonce is random at each opening. */

@@ -159,14 +159,17 @@ static int recover_segment(struct okv_store *store, uint32_t index, const uint8_
 	return ret;
 }
 
-/* Segments that the disk has bytes of: its end may come long before the cap. */
+/* Segments that the disk has bytes of, and that may have been written: its end may come long before the cap. */
 static uint32_t nr_there(const struct okv_store *store)
 {
 	uint64_t bytes = store->disk->ops->bytes(store->disk), segment_bytes = store->super.segment_bytes, nr;
+	uint64_t most = okv_store_nr_begun(store);
 
 	if (bytes <= store->super.data_off)
 		return 0;
 	nr = (bytes - store->super.data_off + segment_bytes - 1) / segment_bytes;
+	if (nr > most)
+		nr = most;
 	return nr < store->nr_segments ? nr : store->nr_segments;
 }
 

@@ -508,6 +508,8 @@ static int begin_segment(struct okv_store *store)
 	/* The file cannot have more: make do with what it has. */
 	if ((ret == -ENOSPC || ret == -EDQUOT || ret == -EFBIG) && reclaim(store))
 		ret = find_free(store, &index);
+	if (!ret)
+		ret = okv_store_begins(store, index);
 	if (ret)
 		return ret;
 	segment = &store->segments[index];
@@ -1173,6 +1175,7 @@ static int open_super(struct okv_store *store, struct omnikv_error *err)
 				     choose_segment_bytes(store->config.capacity_bytes);
 	store->super.data_off = OKV_SPILL_DATA_OFF;
 	store->super.created_s = store->config.time_s;
+	store->super.features = OKV_SPILL_FEATURE_MARK;
 	if (store->super.segment_bytes < OKV_SPILL_SEGMENT_MIN || store->super.segment_bytes > OKV_SPILL_SEGMENT_MAX ||
 	    store->super.segment_bytes % OKV_SPILL_PAGE)
 		return okv_error_set(err, -EINVAL, "segments of %llu bytes; multiples of %u from %u to %u are possible",

@@ -335,6 +335,10 @@ void okv_store_notice(struct okv_store *store, const char *format, ...) __attrib
 int okv_store_era_create(struct okv_store *store);
 /** Read the era. -ETIME. Before anybody else enters. */
 int okv_store_era_load(struct okv_store *store);
+/** No segment from this one on was ever written; UINT64_MAX: not known. */
+uint64_t okv_store_nr_begun(const struct okv_store *store);
+/** Before the first write into segment @index; under io_lock. 0, or the disk's error: it must not be written. */
+int okv_store_begins(struct okv_store *store, uint32_t index);
 /** Fill segments and catalogue from the disk. */
 int okv_store_recover(struct okv_store *store);
 /** Read the record's payload to the bounce buffer and verify it. Under io_lock. */

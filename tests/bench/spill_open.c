@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * How long a full spill store takes to open: after a clean end, and after its owner was killed
- * (the last segment has no table then). One JSON object a line on stdout.
+ * (the last segment has no table then); and a new one on a disk of 64 times the size, most of which was never written.
+ * One JSON object a line on stdout.
  * Arguments: DIR, GiB (10), KiB a block (64). The store is removed afterwards.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +92,15 @@ int main(int argc, char **argv)
 	waitpid(pid, NULL, 0);
 	measure(path, &config, "killed owner");
 	snprintf(file, sizeof(file), "%s/omnikv.spill", path);
+	unlink(file);
+	/* As long as a device is from the start. */
+	config.capacity_bytes = 64 * all;
+	config.segment_bytes = 1 << 20;
+	if (creat(file, 0600) < 0 || truncate(file, (off_t)config.capacity_bytes))
+		die("a sparse file");
+	fill(path, &config, bytes, 0, BATCH);
+	for (int round = 0; round < 3; round++)
+		measure(path, &config, "first use of a large disk");
 	unlink(file);
 	rmdir(path);
 	return 0;

@@ -69,10 +69,15 @@ static void spill_superblock_has_the_documented_bytes(void **state)
 	assert_int_equal(okv_super_decode(page, &back, &version), -EPROTO);
 	assert_int_equal(version, 2);
 	page[8] = 1;
-	page[60] = 1;
+	page[60] = 2;
 	crc = okv_crc32c(page, 508);
 	memcpy(page + 508, &crc, 4);
 	assert_int_equal(okv_super_decode(page, &back, &version), -EOPNOTSUPP);
+	page[60] = OKV_SPILL_FEATURE_MARK;
+	crc = okv_crc32c(page, 508);
+	memcpy(page + 508, &crc, 4);
+	assert_int_equal(okv_super_decode(page, &back, &version), 0);
+	assert_int_equal(back.features, OKV_SPILL_FEATURE_MARK);
 	/* Right sums over lengths that cannot be. */
 	super.segment_bytes = 4096;
 	okv_super_encode(&super, page);
@@ -117,7 +122,7 @@ static void spill_pages_notice_every_bit(void **state)
 	struct okv_spill_trailer trailer = {
 		.life = life, .table_off = 8192, .table_bytes = 5000, .nr_records = 3, .table_crc = 7,
 	}, trailer_back;
-	struct okv_spill_era era = { .number = 77, .epoch = 3 }, era_back;
+	struct okv_spill_era era = { .number = 77, .epoch = 3, .nr_begun = 9 }, era_back;
 
 	(void)state;
 	memset(page, 0, sizeof(page));

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "crc32c.h"
+#include "failpoint.h"
 #include "tests/harness/spill_world.h"
 
 #define SEGMENT		(256u << 10)
@@ -154,6 +155,127 @@ static void spill_of_a_small_file_is_read_up_to_a_large_cap(void **state)
 	}
 	assert_int_equal(nr_calls[1], nr_calls[0]);
 	sim_disk_fini(&sim);
+}
+
+/* A device is as long as it is from the start: what was never written is not read. */
+static void spill_of_a_large_device_is_read_where_it_was_written(void **state)
+{
+	const uint64_t device = OKV_SPILL_DATA_OFF + 1024 * SEGMENT;
+	struct okv_store_config config = spill_sim_config(device, SEGMENT);
+	struct okv_store *store;
+	struct sim_disk sim;
+
+	(void)state;
+	sim_disk_init(&sim, device);
+	assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+	okv_store_close(store);
+	for (uint64_t round = 0; round < 4; round++) {
+		sim.nr_calls = 0;
+		config.random[0]++;
+		assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+		/* Two pages of each segment. */
+		assert_in_range(sim.nr_calls, 1, 150);
+		for (uint64_t id = 0; id < round * 30; id++)
+			assert_int_equal(spill_get(store, 1, id), 0);
+		assert_int_equal(spill_put_run(store, 1, round * 30, round * 30 + 30, BLOCK, 1), 0);
+		check_books(store);
+		okv_store_close(store);
+	}
+	sim_disk_fini(&sim);
+}
+
+/* One that was made before there were marks, or whose mark is not known any more. */
+static void spill_without_a_mark_is_read_to_its_end(void **state)
+{
+	struct okv_store_config config = spill_sim_config(CAPACITY, SEGMENT);
+	struct okv_store *store;
+	struct sim_disk sim;
+	uint32_t crc;
+
+	(void)state;
+	for (int is_old = 1; is_old >= 0; is_old--) {
+		sim_disk_init(&sim, CAPACITY);
+		assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+		okv_store_close(store);
+		for (uint32_t copy = 0; copy < 2 && is_old; copy++) {
+			sim.base[copy * OKV_SPILL_PAGE + 60] = 0;
+			crc = okv_crc32c(sim.base + copy * OKV_SPILL_PAGE, 508);
+			memcpy(sim.base + copy * OKV_SPILL_PAGE + 508, &crc, 4);
+		}
+		assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+		assert_int_equal(spill_put_run(store, 1, 0, 100, BLOCK, 1), 0);
+		okv_store_close(store);
+		if (!is_old)
+			sim.base[OKV_SPILL_ERA_OFF + 40] ^= 1;
+		for (uint32_t round = 0; round < 2; round++) {
+			config.random[0]++;
+			assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+			assert_int_equal(stats_of(store).recovered_records, 100);
+			check_books(store);
+			okv_store_close(store);
+		}
+		sim_disk_fini(&sim);
+	}
+}
+
+struct killed {
+	struct sim_disk	*sim;
+	uint8_t		*base;		/* what the disk had as the mark had been moved, and nothing else done */
+	uint32_t	nr;
+};
+
+static int kill_here(void *opaque, const char *name)
+{
+	struct killed *killed = opaque;
+
+	(void)name;
+	memcpy(killed->base, killed->sim->base, CAPACITY);
+	killed->nr++;
+	return 0;
+}
+
+/* Whoever is killed between the mark and what it is for leaves a store that has all that was there before, and that goes on. */
+static void spill_killed_as_its_mark_moves_hides_nothing(void **state)
+{
+	struct okv_store_config config = spill_sim_config(CAPACITY, SEGMENT);
+	struct killed killed = { .base = malloc(CAPACITY) };
+	struct sim_disk sim, after;
+	struct okv_store *store, *again;
+	uint64_t id = 0;
+
+	(void)state;
+	assert_non_null(killed.base);
+	sim_disk_init(&sim, CAPACITY);
+	killed.sim = &sim;
+	assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
+	okv_failpoint_arm(&(struct okv_failpoint){ .name = "spill.marked", .fn = kill_here, .opaque = &killed });
+	for (uint32_t step = 0; step < 6; step++) {
+		uint32_t nr = killed.nr;
+		uint64_t before;
+
+		do {
+			before = id;
+			assert_int_equal(spill_put(store, 1, id++, BLOCK, 1), 0);
+		} while (killed.nr == nr);
+		sim_disk_init(&after, CAPACITY);
+		memcpy(after.base, killed.base, CAPACITY);
+		config.random[0]++;
+		assert_int_equal(spill_sim_open(&after, &config, &again), 0);
+		for (uint64_t i = 0; i < before; i++)
+			assert_int_equal(spill_get(again, 1, i), 0);
+		assert_int_equal(spill_put(again, 1, 5000, BLOCK, 1), 0);
+		okv_store_close(again);
+		config.random[0]++;
+		assert_int_equal(spill_sim_open(&after, &config, &again), 0);
+		assert_int_equal(spill_get(again, 1, 5000), 0);
+		check_books(again);
+		okv_store_close(again);
+		sim_disk_fini(&after);
+	}
+	okv_failpoint_disarm_all();
+	okv_store_close(store);
+	sim_disk_fini(&sim);
+	free(killed.base);
 }
 
 /* On a disk that was nearly full it has fewer segments than a new store must have room for. */
@@ -334,12 +456,12 @@ static void spill_later_format_is_refused_once(void **state)
 	assert_int_equal(okv_store_open(&sim.disk, &config, &store, &err), -EPROTO);
 	assert_non_null(strstr(err.text, "version 2"));
 	sim.base[8] = 1;
-	sim.base[60] = 1;
+	sim.base[60] |= 2;
 	crc = okv_crc32c(sim.base, 508);
 	memcpy(sim.base + 508, &crc, 4);
 	assert_int_equal(okv_store_open(&sim.disk, &config, &store, &err), -EOPNOTSUPP);
 	/* Nothing was changed: it is there for whoever understands it. */
-	sim.base[60] = 0;
+	sim.base[60] &= ~2;
 	crc = okv_crc32c(sim.base, 508);
 	memcpy(sim.base + 508, &crc, 4);
 	assert_int_equal(okv_store_open(&sim.disk, &config, &store, &err), 0);
@@ -454,6 +576,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(spill_blocks_come_back_as_they_went),
 		cmocka_unit_test(spill_without_close_is_found_batch_by_batch),
+		cmocka_unit_test(spill_of_a_large_device_is_read_where_it_was_written),
+		cmocka_unit_test(spill_without_a_mark_is_read_to_its_end),
+		cmocka_unit_test(spill_killed_as_its_mark_moves_hides_nothing),
 		cmocka_unit_test(spill_of_a_small_file_is_read_up_to_a_large_cap),
 		cmocka_unit_test(spill_made_on_a_full_disk_opens_with_no_size_any_more),
 		cmocka_unit_test(spill_cap_holds_and_hot_blocks_stay),
