@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -242,13 +243,14 @@ static void requests_are_answered_through_restarts(void **state)
 	assert_int_equal(info_of().free_bytes, NR_GRANULES * 4096ull);
 }
 
-static void the_watchdog_is_fed_and_settings_are_read_again(void **state)
+static void the_watchdog_is_fed_and_a_reload_ends(void **state)
 {
 	(void)state;
 	assert_int_equal(daemon_stop(&manager.daemon, NULL), 0);
 	snprintf(manager.watchdog_usec, sizeof(manager.watchdog_usec), "200000");
 	service_manager_start(&manager, options);
 	service_manager_wait(&manager, &manager.nr_watchdog, 3);
+	/* Also where there is no file to read again: the service manager waits for both lines. */
 	kill(manager.daemon.pid, SIGHUP);
 	service_manager_wait(&manager, &manager.nr_reloading, 1);
 	service_manager_wait(&manager, &manager.nr_ready, 3);
@@ -257,17 +259,21 @@ static void the_watchdog_is_fed_and_settings_are_read_again(void **state)
 /* The unit's socket is not where the settings have it: nobody has changed anything. */
 static void reload_under_the_units_socket_warns_of_no_change(void **state)
 {
-	static const char *const elsewhere[] = {
-		"--pool", "16M", "--manager", "no", "--reserve", "0", "--socket", "/nowhere/omnikvd.sock", NULL,
-	};
+	char path[] = "/tmp/omnikvd-settings-XXXXXX";
+	const char *const elsewhere[] = { "--config", path, NULL };
+	int fd = mkstemp(path);
 
 	(void)state;
+	assert_true(fd >= 0);
+	assert_true(dprintf(fd, "[daemon]\npool = 16M\nmanager = no\nreserve = 0\nsocket = /nowhere/omnikvd.sock\n") > 0);
+	close(fd);
 	assert_int_equal(daemon_stop(&manager.daemon, NULL), 0);
 	service_manager_start(&manager, elsewhere);
 	kill(manager.daemon.pid, SIGHUP);
 	service_manager_wait(&manager, &manager.nr_ready, 3);
 	assert_true(daemon_said(&manager.daemon, "settings read again"));
 	assert_false(daemon_said(&manager.daemon, "cannot change"));
+	unlink(path);
 }
 
 int main(void)
@@ -280,7 +286,7 @@ int main(void)
 		TEST(a_pool_that_is_not_used_any_more_is_given_up),
 		TEST(a_pool_of_another_size_starts_empty),
 		TEST(requests_are_answered_through_restarts),
-		TEST(the_watchdog_is_fed_and_settings_are_read_again),
+		TEST(the_watchdog_is_fed_and_a_reload_ends),
 		TEST(reload_under_the_units_socket_warns_of_no_change),
 	};
 

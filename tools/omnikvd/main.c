@@ -214,17 +214,13 @@ static void on_fault(int number)
 	_exit(EXIT_FAILED);
 }
 
-static void reload(struct okv_daemon *daemon)
+/* From the file that --config names. */
+static void read_again(struct okv_daemon *daemon)
 {
 	struct okv_daemon_config fresh = { 0 };
 	struct omnikv_error fixed = { "" };
 	int ret;
 
-	if (!config_path) {
-		say(NULL, LOG_NOTICE, "there is no file of settings to read again: none was given with --config");
-		return;
-	}
-	okv_notify("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)okv_monotonic_ns() / 1000);
 	ret = read_settings(&overrides, &fresh);
 	/* A unit's socket is where it is, whatever the settings say. */
 	if (!ret && !daemon->owns_socket)
@@ -241,6 +237,16 @@ static void reload(struct okv_daemon *daemon)
 		say(NULL, LOG_INFO, "settings read again");
 	}
 	okv_config_fini(&fresh);
+}
+
+/* The service manager waits for both lines, whatever comes of it. */
+static void reload(struct okv_daemon *daemon)
+{
+	okv_notify("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)okv_monotonic_ns() / 1000);
+	if (config_path)
+		read_again(daemon);
+	else
+		say(NULL, LOG_NOTICE, "there is no file of settings to read again: none was given with --config");
 	okv_notify("READY=1");
 }
 
