@@ -221,14 +221,14 @@ static int take_lock(int fd, const char *path, uint32_t flags, uint32_t *owner_p
 /* Locked: what is empty now this opening fills, where it does not end before. */
 static int making_begin(struct making *making, int fd, const char *path, uint32_t flags, struct omnikv_error *err)
 {
-	struct stat st;
+	struct stat st, there;
 
 	if (flags & OMNIKV_SPILL_F_READ_ONLY)
 		return 0;
 	if (fstat(fd, &st))
 		return -errno;
-	/* Who made it has failed, and taken it away. */
-	if (!st.st_nlink)
+	/* Who made it has failed, and taken it away; a file that never had a name is reached by its descriptor. */
+	if (!st.st_nlink && (stat(path, &there) || there.st_dev != st.st_dev || there.st_ino != st.st_ino))
 		return okv_error_set(err, -EBUSY, "%.180s: another process has just tried to make a store there; try again", path);
 	if (!S_ISREG(st.st_mode) || st.st_size) {
 		making->has_file = false;

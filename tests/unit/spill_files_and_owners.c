@@ -505,6 +505,27 @@ static void spill_failed_creation_leaves_what_was_there(void **state)
 	}
 }
 
+/* A descriptor's file that nobody can find by a name is the caller's own, not one that was taken away meanwhile. */
+static void spill_file_without_a_name_is_reached_by_its_descriptor(void **state)
+{
+	struct omnikv_spill_config config = options(0);
+	struct omnikv_spill *spill;
+	char path[160];
+	int fd;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/nameless", dir);
+	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(unlink(path), 0);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	assert_int_equal(omnikv_spill_open(path, &config, &spill, NULL), 0);
+	omnikv_spill_close(spill);
+	assert_int_equal(omnikv_spill_open(path, &config, &spill, NULL), 0);
+	omnikv_spill_close(spill);
+	close(fd);
+}
+
 static void spill_10000_blocks_are_found_after_kill(void **state)
 {
 	struct omnikv_spill_config config = options(0);
@@ -630,6 +651,7 @@ int main(void)
 		TEST(spill_pool_memory_is_registered),
 		TEST(spill_paths_are_checked),
 		TEST(spill_failed_creation_leaves_what_was_there),
+		TEST(spill_file_without_a_name_is_reached_by_its_descriptor),
 		TEST(spill_10000_blocks_are_found_after_kill),
 		TEST(spill_behind_a_symbolic_link_is_refused),
 		TEST(spill_works_on_tmpfs),
