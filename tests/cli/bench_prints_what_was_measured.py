@@ -15,7 +15,7 @@ HERE = os.path.join(cli.TOP, "tests", "cli", "bench")
 HUGE = "/proc/sys/vm/nr_hugepages"
 # Rows of each benchmark.
 ROWS = {"gather": ["M1", "M1", "M10"] * 4, "scatter": ["M2", "M2", "M10"] * 4, "match": ["M3"] * 11, "readers": ["M3"] * 8,
-        "life": ["M4"] * 4, "ring": ["M5"] * 6, "fork": ["fork"] * 2, "get": ["M6"] * 6,
+        "life": ["M4"] * 4, "ring": ["M5"] * 6, "fork": ["fork"] * 2, "get": ["M6"] * 8,
         "start": ["M8"] * 3, "restart": ["M8"] * 5, "spill": ["M9"] * 12}
 
 
