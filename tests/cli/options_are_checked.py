@@ -58,4 +58,14 @@ def every_option_is_in_the_manual():
                 raise AssertionError(f"--{option} of {command} is not in omnikv.1")
 
 
-cli.main([commands, plans, help_and_version, every_option_is_in_the_manual])
+def status_without_daemon_and_module_names_both():
+    cli.need(not os.path.exists("/dev/omnikv") and not os.path.exists("/run/omnikv/omnikvd.sock"), "there is one of both")
+    for more in ((), ("--json",)):
+        done = cli.run("status", *more)
+        cli.equal((done.status, done.out, done.err.count("\n")), (1, "", 1), "status, output and lines of error", done)
+        for word in ("no daemon at /run/omnikv/omnikvd.sock", "--socket", "no kernel module"):
+            if word not in done.err:
+                raise AssertionError(f"no {word!r} in the message\n{done}")
+
+
+cli.main([commands, plans, status_without_daemon_and_module_names_both, help_and_version, every_option_is_in_the_manual])

@@ -219,6 +219,11 @@ int okv_cmd_status(int argc, char **argv)
 			okv_json_print(object, JSON_INDENT(2));
 		return OKV_EXIT_FAILED;
 	}
+	/* Either may be what was looked for. */
+	if (!args.socket && (ret == -ENOENT || ret == -ECONNREFUSED) && access("/dev/omnikv", F_OK)) {
+		json_decref(object);
+		return okv_fail("no daemon at " OKV_CONN_SOCKET " (--socket names another one's), and no kernel module (no /dev/omnikv)");
+	}
 	/* Where a daemon runs, a module is not missed. */
 	if (!args.socket && (ret == -ENOENT || ret == -ECONNREFUSED || access("/dev/omnikv", F_OK) == 0))
 		module = okv_kmod_status(object);
