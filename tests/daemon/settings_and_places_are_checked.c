@@ -111,6 +111,9 @@ static void an_unknown_section_is_named_where_it_begins(void **state)
 	assert_int_equal(lines_said(), 1);
 	refuses(2, "[daemon]\npool = 16M\n\n[x]\n", "omnikvd.conf:4: section [x] is unknown");
 	assert_int_equal(lines_said(), 1);
+	/* A file of another kind altogether: one line. */
+	refuses(2, "root:x:0:0:root\ndaemon:x:1:1:daemon\nbin:x:2:2:bin\n", "omnikvd.conf:1: settings stand in [daemon]; write that");
+	assert_int_equal(lines_said(), 1);
 	refuses(2, "[]\n[daemons]\n[daemon]\npool = 16M\n", "omnikvd.conf:1: section [] is unknown");
 	assert_true(daemon_said(&the_daemon, "omnikvd.conf:2: section [daemons] is unknown"));
 }

@@ -394,6 +394,7 @@ struct reading {
 	FILE				*file;
 	uint32_t			line;
 	bool				is_bad;
+	bool				is_outside;	/* a setting stood before the section, and that is said */
 	void				(*complain)(void *opaque, const char *line);
 	void				*opaque;
 };
@@ -481,12 +482,16 @@ static int take_line(void *opaque, const char *section, const char *name, const 
 	struct reading *reading = opaque;
 	struct omnikv_error err = { "" };
 
-	if (!*section)
+	if (!*section && !reading->is_outside) {
 		bad_line(reading, "settings stand in [daemon]; write that on a line above");
-	else if (strcmp(section, "daemon"))
+		reading->is_outside = true;
+	} else if (!*section) {
+		return 1;	/* a file of another kind has many of them */
+	} else if (strcmp(section, "daemon")) {
 		return 1;	/* refused already */
-	else if (take_value(reading, name, value, &err))
+	} else if (take_value(reading, name, value, &err)) {
 		bad_line(reading, err.text[0] ? err.text : "no memory");
+	}
 	return 1;
 }
 
