@@ -939,35 +939,33 @@ static int get_list(struct omnikv_client *base, const struct omnikv_extent *exts
 		return ret;
 	pthread_mutex_lock(&pool->lock);
 	ret = okv_holds_reserve(&client->holds, count);
-	for (i = 0; !ret && i < count; i++) {
-		hold = okv_holds_get(&client->holds, (uint32_t)exts[i].granule, exts[i].generation);
-		if (hold->is_marked) {
-			ret = -EINVAL;
+	if (ret)
+		goto out;
+	for (i = 0; i < count; i++)
+		okv_lease_add(&client->leases, (uint32_t)exts[i].granule);
+	okv_lease_fence();
+	/* Only what may be had is noted: an old name of a place must not take that of what is there now. */
+	for (i = 0; i < count; i++) {
+		hold = okv_holds_find(&client->holds, (uint32_t)exts[i].granule);
+		ret = hold && hold->is_marked ? -EINVAL : ref_check(client, &exts[i], op);
+		if (ret)
 			break;
-		}
+		hold = okv_holds_get(&client->holds, (uint32_t)exts[i].granule, exts[i].generation);
 		hold->is_marked = true;
 		if (op == OKV_OP_LEASE)
 			hold->nr_leases++;
 		else
 			hold->nr_ios++;
-		okv_lease_add(&client->leases, (uint32_t)exts[i].granule);
 	}
-	okv_lease_fence();
-	/* The first that is wrong is what the call says. */
-	for (k = 0; k < i; k++) {
-		int error = ref_check(client, &exts[k], op);
-
-		if (error) {
-			ret = error;
-			break;
-		}
-	}
-	if (ret)
+	okv_holds_mark(&client->holds, exts, i, false);
+	if (ret) {
+		for (k = i; k < count; k++)
+			okv_lease_sub(&client->leases, (uint32_t)exts[k].granule);
 		put_list_locked(client, exts, i, op == OKV_OP_LEASE);
-	else
-		okv_holds_mark(&client->holds, exts, i, false);
+	}
 	if (!ret && op == OKV_OP_IO_GET)
 		client->nr_ios += count;
+out:
 	pthread_mutex_unlock(&pool->lock);
 	return ret;
 }

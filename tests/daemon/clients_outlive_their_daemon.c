@@ -293,6 +293,33 @@ static void a_lease_on_memory_of_a_block_that_went_unheard_ends(void **state)
 	omnikv_pool_close(pool);
 }
 
+/* It is refused, and what the client has there under the new name stays known as its own. */
+static void memory_leased_by_an_old_name_is_not_given_up_anew(void **state)
+{
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+	struct omnikv_pool *pool = open_pool();
+	struct omnikv_extent gone, live, ext;
+	struct omnikv_client *engine;
+
+	(void)state;
+	assert_int_equal(omnikv_client_open(pool, 0, &engine), 0);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &gone), 0);
+	assert_int_equal(omnikv_extent_free(engine, &gone, 1), 0);
+	take_place(engine, &gone, &live);
+	assert_int_equal(omnikv_extent_lease(engine, &gone, 1), -ESTALE);
+	assert_int_equal(omnikv_extent_io_get(engine, &gone, 1), -ESTALE);
+	daemon_kill(&the_daemon);
+	daemon_start(&the_daemon, options);
+	until_there(pool, engine);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &ext), 0);
+	assert_int_equal(omnikv_extent_query(engine, &live, &info), 0);
+	assert_int_equal(info.state, OMNIKV_EXTENT_PRIVATE);
+	assert_true(info.is_mine);
+	omnikv_client_close(engine);
+	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
+	omnikv_pool_close(pool);
+}
+
 /* A process with a client: leases @ext, allocates, says so, and waits to be killed. */
 static pid_t start_client(const struct omnikv_extent *ext, uint32_t nr_granules)
 {
@@ -399,6 +426,7 @@ int main(void)
 		TEST(what_was_to_be_sealed_is_not_used_again),
 		TEST(memory_of_a_block_that_went_unheard_is_not_given_up_anew),
 		TEST(a_lease_on_memory_of_a_block_that_went_unheard_ends),
+		TEST(memory_leased_by_an_old_name_is_not_given_up_anew),
 		TEST(what_idle_clients_hold_is_not_used_again),
 		TEST(a_daemon_with_another_pool_is_none),
 	};
