@@ -530,6 +530,7 @@ static bool import_insert(struct okv_importing *imp, const struct okv_ask *ask, 
 			if (!ret)
 				okv_import_trim(shelf, entry);
 			i++;
+			is_over = true;
 			break;
 		}
 		imported->tail_tokens = is_tail ? ask->tail_tokens : 0;

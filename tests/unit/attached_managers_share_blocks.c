@@ -126,6 +126,35 @@ static void what_one_commits_all_others_hit(void **state)
 	}
 }
 
+/* More than a block can have of them: the lookup asked for it without end. */
+static void one_sequence_too_many_on_a_block_is_refused(void **state)
+{
+	enum { MANY = 65535 };
+	struct omnikv_seq **seqs = calloc(MANY + 1, sizeof(*seqs));
+	struct kv_story story;
+	struct shared sh;
+	struct omnikv_key key;
+	int ret = 0, nr;
+
+	(void)state;
+	assert_non_null(seqs);
+	open_shared(&sh, KV_SHAPE_FULL, 300);
+	make_story(&story, 1, T);
+	assert_int_equal(play(&sh.clients[0], &story, true), 0);
+	key = kv_key(&sh.clients[1], &story, 0, T);
+	for (nr = 0; nr <= MANY && !ret; nr += !ret)
+		ret = omnikv_seq_open(sh.clients[1].space, &key, 1, NULL, &seqs[nr]);
+	assert_int_equal(nr, MANY);
+	assert_int_equal(ret, -EOVERFLOW);
+	assert_int_equal(omnikv_seq_tokens(seqs[MANY - 1]), T);
+	omnikv_seq_close_batch(seqs, nr);
+	assert_int_equal(play(&sh.clients[1], &story, true), T);
+	check_shared(&sh);
+	kv_story_free(&story);
+	close_shared(&sh);
+	free(seqs);
+}
+
 /* A7: bytes that somebody reads are not re-used, whatever the authority does meanwhile. */
 static void held_blocks_outlive_reset_and_eviction(void **state)
 {
@@ -949,6 +978,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_one_commits_all_others_hit),
+		cmocka_unit_test(one_sequence_too_many_on_a_block_is_refused),
 		cmocka_unit_test(held_blocks_outlive_reset_and_eviction),
 		cmocka_unit_test(two_that_compute_the_same_keep_one),
 		cmocka_unit_test(states_are_added_to_blocks_of_others),
