@@ -452,6 +452,8 @@ static int okv_flight_tail(const struct okv_replay *rp, struct okv_flight *fligh
 
 /* ---- beside other processes ----------------------------------------------------------------- */
 
+#define VAIN_MAX	4u
+
 /*
  * The lookup, again as long as an earlier request of another process is computing what it lacks: so it hits
  * what it would if all of them were played one after another.
@@ -461,11 +463,13 @@ static int okv_open_in_turn(struct okv_replay *rp, struct okv_flight *flight, ui
 {
 	struct okv_turns *turns = rp->config->turns;
 	uint32_t block_tokens = rp->plan->block_tokens;
+	const struct omnikv_key *missing = NULL;
+	uint32_t nr_vain = 0;
 	uint64_t nr_hit;
 	int ret;
 
 	for (bool has_waited = false;; has_waited = true) {
-		const struct omnikv_key *missing;
+		const struct omnikv_key *before = missing;
 
 		ret = omnikv_seq_open(rp->space, flight->keys, nr_lookup, tail, &flight->seq);
 		if (ret || !turns)
@@ -473,7 +477,9 @@ static int okv_open_in_turn(struct okv_replay *rp, struct okv_flight *flight, ui
 		nr_hit = omnikv_seq_tokens(flight->seq) / block_tokens;
 		missing = nr_hit < nr_lookup ? &flight->keys[nr_hit] :
 			  tail && omnikv_seq_tokens(flight->seq) == nr_hit * block_tokens ? tail : NULL;
-		if (!missing)
+		nr_vain = missing == before ? nr_vain + 1 : 0;
+		/* What is there and is not hit all the same follows another prompt's blocks. */
+		if (!missing || nr_vain == VAIN_MAX)
 			return 0;
 		ret = omnikv_space_wait(rp->space, missing, OKV_WAIT_MS);
 		if (ret != 1) {
