@@ -203,18 +203,12 @@ static const struct tuning tuning_amd = {
 
 TARGET void okv_copy_runs_avx512(const struct okv_run *runs, size_t nr, uint32_t *crc)
 {
-	if (crc)
-		copy_all(&tuning, runs, nr, true, crc);
-	else
-		copy_all(&tuning, runs, nr, false, NULL);
+	copy_list(&tuning, runs, nr, crc);
 }
 
 TARGET void okv_copy_runs_avx512_amd(const struct okv_run *runs, size_t nr, uint32_t *crc)
 {
-	if (crc)
-		copy_all(&tuning_amd, runs, nr, true, crc);
-	else
-		copy_all(&tuning_amd, runs, nr, false, NULL);
+	copy_list(&tuning_amd, runs, nr, crc);
 }
 
 #endif /* __x86_64__ */

@@ -171,4 +171,12 @@ INLINE void copy_all(const struct tuning *t, const struct okv_run *runs, size_t 
 	_mm_sfence();
 }
 
+INLINE void copy_list(const struct tuning *t, const struct okv_run *runs, size_t nr, uint32_t *crc)
+{
+	if (crc)
+		copy_all(t, runs, nr, true, crc);
+	else
+		copy_all(t, runs, nr, false, NULL);
+}
+
 #endif /* OKV_COPY_GROUPS_H */
