@@ -24,6 +24,8 @@
 /* How long one process waits for another: for its turn, for a block that another computes, for the daemon. */
 #define OKV_TURN_TIMEOUT_NS	UINT64_C(120000000000)
 #define OKV_WAIT_MS		30000u
+/* How often a block that is there and is not hit is looked for again. */
+#define OKV_VAIN_MAX		4u
 #define OKV_AWAY_STEP_NS	20000000
 #define OKV_HINTS_AHEAD_NS	UINT64_C(3600000000000)
 
@@ -452,8 +454,6 @@ static int okv_flight_tail(const struct okv_replay *rp, struct okv_flight *fligh
 
 /* ---- beside other processes ----------------------------------------------------------------- */
 
-#define VAIN_MAX	4u
-
 /*
  * The lookup, again as long as an earlier request of another process is computing what it lacks: so it hits
  * what it would if all of them were played one after another.
@@ -479,7 +479,7 @@ static int okv_open_in_turn(struct okv_replay *rp, struct okv_flight *flight, ui
 			  tail && omnikv_seq_tokens(flight->seq) == nr_hit * block_tokens ? tail : NULL;
 		nr_vain = missing == before ? nr_vain + 1 : 0;
 		/* What is there and is not hit all the same follows another prompt's blocks. */
-		if (!missing || nr_vain == VAIN_MAX)
+		if (!missing || nr_vain == OKV_VAIN_MAX)
 			return 0;
 		ret = omnikv_space_wait(rp->space, missing, OKV_WAIT_MS);
 		if (ret != 1) {
