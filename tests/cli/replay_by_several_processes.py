@@ -117,7 +117,7 @@ def a_silent_daemon_is_named():
 
 def few_descriptors_end_a_replay_with_what_to_raise():
     for most, words in ((10, "10 open files are allowed, and the first client needs"),
-                        (60, "raise the daemon's limit of open files (LimitNOFILE=, ulimit -n)")):
+                        (80, "raise the daemon's limit of open files (LimitNOFILE=, ulimit -n)")):
         done = cli.run("-c", f"ulimit -n {most}; exec {cli.OMNIKV} replay --workload chat --pool 8M --daemon --clients 8",
                        program="sh", timeout=30)
         cli.equal(done.status, 1, "exit status", done)

@@ -212,9 +212,9 @@ static void a_daemon_short_of_descriptors_says_so_once_and_to_whom_it_meets(void
 static void a_limit_too_low_for_one_client_is_refused_at_the_start(void **state)
 {
 	(void)state;
-	the_daemon.fds_max = 20;
+	the_daemon.fds_max = 72;
 	assert_int_equal(daemon_run(&the_daemon, (const char *const []){ "--pool", "16M", NULL }), 1);
-	assert_int_equal(times_said("20 open files are allowed, and the first client needs 49, 512 clients 4672: raise the limit "
+	assert_int_equal(times_said("72 open files are allowed, and the first client needs 73, 512 clients 4672: raise the limit "
 				    "(ulimit -n, or LimitNOFILE= of the unit)"), 1);
 	assert_int_equal(times_said("\n"), 1);
 	assert_int_equal(access(the_daemon.socket, F_OK), -1);
@@ -228,11 +228,19 @@ static void a_limit_too_low_for_all_clients_is_said_and_so_are_those_that_fit(vo
 	(void)state;
 	the_daemon.fds_max = 40 + 3 * (int)NR_CONNS;
 	daemon_start(&the_daemon, (const char *const []){ "--pool", "16M", "--clients", "64", NULL });
-	assert_int_equal(times_said("73 open files are allowed, which is enough for 3 of 64 clients: raise the limit to 640"), 1);
+	assert_int_equal(times_said("73 open files are allowed, which is enough for 1 of 64 clients: raise the limit to 640"), 1);
 	take_all();
 	assert_int_equal(omnikv_manager_attach(the_daemon.socket, NULL, &manager, &err), -EDQUOT);
 	assert_non_null(strstr(err.text, "raise the daemon's limit of open files (LimitNOFILE=, ulimit -n)"));
 	assert_int_equal(times_said("Too many open files"), 0);
+}
+
+static void one_file_too_few_is_one_client_less(void **state)
+{
+	(void)state;
+	the_daemon.fds_max = 64 + 2 * 9 - 1;
+	daemon_start(&the_daemon, (const char *const []){ "--pool", "16M", "--clients", "2", NULL });
+	assert_int_equal(times_said("81 open files are allowed, which is enough for 1 of 2 clients: raise the limit to 82"), 1);
 }
 
 static int lower_soft_limit(void *opaque)
@@ -272,6 +280,7 @@ int main(void)
 		TEST(a_daemon_short_of_descriptors_says_so_once_and_to_whom_it_meets),
 		TEST(a_limit_too_low_for_one_client_is_refused_at_the_start),
 		TEST(a_limit_too_low_for_all_clients_is_said_and_so_are_those_that_fit),
+		TEST(one_file_too_few_is_one_client_less),
 		TEST(a_soft_limit_is_raised_to_the_hard_one),
 	};
 

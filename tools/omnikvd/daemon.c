@@ -36,9 +36,10 @@
 /* Of one client: what it asks about the pool, what it holds, and what it waits for. And some for omnikv status and its like. */
 #define CONNS_OF_CLIENT	3u
 #define CONNS_SPARE	8u
-/* Of one connection: its own, its process's, its lease table's. And the daemon's own, with what one frame brings. */
+/* Of one connection: its own, its process's, its lease table's. The daemon's own are 40, with what one frame brings. */
 #define FDS_OF_CONN	3u
-#define FDS_OWN		40u
+#define FDS_OF_CLIENT	(CONNS_OF_CLIENT * FDS_OF_CONN)
+#define FDS_OWN		(40u + CONNS_SPARE * FDS_OF_CONN)
 
 /* ---- who may enter ---------------------------------------------------------------------- */
 
@@ -86,6 +87,18 @@ int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err)
 
 /* ---- how many --------------------------------------------------------------------------- */
 
+/* With what to raise: the limit, or the setting. */
+static int say_full(const struct okv_daemon *daemon, struct omnikv_error *err)
+{
+	const char *path = daemon->config.socket;
+
+	if (daemon->nr_clients < daemon->config.clients_max)
+		return okv_error_set(err, -EDQUOT, "all %u connections of the daemon at %.108s are taken; end a client, or raise the daemon's limit of "
+				     "open files (LimitNOFILE=, ulimit -n)", daemon->nr_conns, path);
+	return okv_error_set(err, -EDQUOT, "all %u connections of the daemon at %.108s are taken (clients = %u); end a client, or raise clients in "
+			     "omnikvd's settings and restart it", daemon->nr_conns, path, daemon->nr_clients);
+}
+
 /* What this process may have at most, from now on. */
 static uint64_t raise_limit(void)
 {
@@ -103,36 +116,29 @@ static uint64_t raise_limit(void)
 	return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
 }
 
-/* How many connections there can be: as many as the settings want, or fewer, and a line, where open files are limited. */
+/* How many clients and connections there can be: as the settings want, or fewer, and a line, where open files are limited. */
 static int find_places(struct okv_daemon *daemon, void (*log)(void *opaque, int priority, const char *line),
 		       struct omnikv_error *err)
 {
-	uint64_t nr_wanted = daemon->config.clients_max * CONNS_OF_CLIENT + CONNS_SPARE, nr = nr_wanted;
-	uint64_t need = FDS_OWN + nr_wanted * FDS_OF_CONN, least = FDS_OWN + CONNS_OF_CLIENT * FDS_OF_CONN;
-	uint64_t limit = raise_limit();
+	uint64_t nr_wanted = daemon->config.clients_max, nr = nr_wanted, limit = raise_limit();
+	uint64_t need = FDS_OWN + nr_wanted * FDS_OF_CLIENT;
 	struct omnikv_error line;
 
-	if (limit < least)
-		return okv_error_set(err, -EMFILE, "%llu open files are allowed, and the first client needs %llu, %llu clients %llu: raise the "
-				     "limit (ulimit -n, or LimitNOFILE= of the unit)", (unsigned long long)limit, (unsigned long long)least,
-				     (unsigned long long)daemon->config.clients_max, (unsigned long long)need);
+	if (limit < FDS_OWN + FDS_OF_CLIENT)
+		return okv_error_set(err, -EMFILE, "%llu open files are allowed, and the first client needs %u, %llu clients %llu: raise the "
+				     "limit (ulimit -n, or LimitNOFILE= of the unit)", (unsigned long long)limit, FDS_OWN + FDS_OF_CLIENT,
+				     (unsigned long long)nr_wanted, (unsigned long long)need);
 	if (limit < need) {
-		nr = (limit - FDS_OWN) / FDS_OF_CONN;
+		nr = (limit - FDS_OWN) / FDS_OF_CLIENT;
 		okv_error_set(&line, 0, "%llu open files are allowed, which is enough for %llu of %llu clients: raise the limit to %llu "
 			      "(ulimit -n, or LimitNOFILE= of the unit), or set fewer clients", (unsigned long long)limit,
-			      (unsigned long long)nr / CONNS_OF_CLIENT, (unsigned long long)daemon->config.clients_max,
-			      (unsigned long long)need);
+			      (unsigned long long)nr, (unsigned long long)nr_wanted, (unsigned long long)need);
 		if (log)
 			log(daemon, LOG_NOTICE, line.text);
 	}
-	daemon->nr_conns = (uint32_t)nr;
-	if (nr < nr_wanted)
-		okv_error_set(&daemon->full, 0, "all %u connections of the daemon at %.108s are taken; end a client, or raise the daemon's limit of "
-			      "open files (LimitNOFILE=, ulimit -n)", daemon->nr_conns, daemon->config.socket);
-	else
-		okv_error_set(&daemon->full, 0, "all %u connections of the daemon at %.108s are taken (clients = %llu); end a client, or raise "
-			      "clients in omnikvd's settings and restart it", daemon->nr_conns, daemon->config.socket,
-			      (unsigned long long)daemon->config.clients_max);
+	daemon->nr_clients = (uint32_t)nr;
+	daemon->nr_conns = daemon->nr_clients * CONNS_OF_CLIENT + CONNS_SPARE;
+	say_full(daemon, &daemon->full);
 	return 0;
 }
 

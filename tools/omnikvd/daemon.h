@@ -25,8 +25,9 @@
  * @manager, @client: NULL where another process manages the pool
  * @pool_service, @manager_service: numbers of the services, for peer->data
  * @errands:          NULL where there is no disk to wait for
- * @nr_conns:         connections at once, of all clients together
- * @full:             what one more is told
+ * @nr_clients:       attached at once
+ * @nr_conns:         connections at once, of all clients together, and some more
+ * @full:             what one more connection is told
  * @listen_fd:        -1 at first, or as the service manager passed it
  */
 struct okv_daemon {
@@ -43,6 +44,7 @@ struct okv_daemon {
 	uint64_t			told_ns;	/* progress, last */
 	uint32_t			pool_service;
 	uint32_t			manager_service;
+	uint32_t			nr_clients;
 	uint32_t			nr_conns;
 	struct omnikv_error		full;
 	gid_t				gid;
