@@ -135,6 +135,35 @@ static void one_more_is_told_that_all_are_taken_and_what_to_raise(void **state)
 	assert_int_equal(omnikv_manager_destroy(manager), 0);
 }
 
+/* Connections are left; they are for those who only ask. */
+static void a_second_engine_is_refused_where_one_is_served(void **state)
+{
+	struct omnikv_manager *manager, *other;
+	struct omnikv_error err = { "" };
+	struct omnikv_client *client;
+	struct omnikv_pool *pool;
+	struct okv_conn *look;
+	char spec[128];
+
+	(void)state;
+	start_with_one_client();
+	snprintf(spec, sizeof(spec), "daemon:%s", the_daemon.socket);
+	for (int i = 0; i < 3; i++) {
+		if (omnikv_manager_attach(the_daemon.socket, NULL, &manager, &err))
+			fail_msg("engine %d: %s", i, err.text);
+		assert_int_equal(omnikv_manager_attach(the_daemon.socket, NULL, &other, &err), -EDQUOT);
+		assert_non_null(strstr(err.text, "all 1 places for clients of the daemon at "));
+		assert_non_null(strstr(err.text, "(clients = 1); end a client, or raise clients in omnikvd's settings and restart it"));
+		assert_int_equal(omnikv_pool_open(spec, NULL, &pool, NULL), 0);
+		assert_int_equal(omnikv_client_open(pool, 0, &client), -EDQUOT);
+		omnikv_pool_close(pool);
+		assert_int_equal(okv_conn_open(the_daemon.socket, NULL, &look, &err), 0);
+		okv_conn_close(look);
+		/* Its place is free at once. */
+		assert_int_equal(omnikv_manager_destroy(manager), 0);
+	}
+}
+
 /* The other is forked before, so that it has none of the connections. */
 static void who_waits_gets_the_place_that_becomes_free(void **state)
 {
@@ -275,6 +304,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		TEST(one_engine_and_a_look_at_it_fit_into_one_client),
 		TEST(one_more_is_told_that_all_are_taken_and_what_to_raise),
+		TEST(a_second_engine_is_refused_where_one_is_served),
 		TEST(who_waits_gets_the_place_that_becomes_free),
 		TEST(who_comes_back_at_once_finds_its_own_place),
 		TEST(a_daemon_short_of_descriptors_says_so_once_and_to_whom_it_meets),

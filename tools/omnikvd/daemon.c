@@ -87,16 +87,15 @@ int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err)
 
 /* ---- how many --------------------------------------------------------------------------- */
 
-/* With what to raise: the limit, or the setting. */
-static int say_full(const struct okv_daemon *daemon, struct omnikv_error *err)
+int okv_daemon_say_full(const struct okv_daemon *daemon, uint32_t nr, const char *what, struct omnikv_error *err)
 {
 	const char *path = daemon->config.socket;
 
 	if (daemon->nr_clients < daemon->config.clients_max)
-		return okv_error_set(err, -EDQUOT, "all %u connections of the daemon at %.108s are taken; end a client, or raise the daemon's limit of "
-				     "open files (LimitNOFILE=, ulimit -n)", daemon->nr_conns, path);
-	return okv_error_set(err, -EDQUOT, "all %u connections of the daemon at %.108s are taken (clients = %u); end a client, or raise clients in "
-			     "omnikvd's settings and restart it", daemon->nr_conns, path, daemon->nr_clients);
+		return okv_error_set(err, -EDQUOT, "all %u %s of the daemon at %.108s are taken; end a client, or raise the daemon's limit of "
+				     "open files (LimitNOFILE=, ulimit -n)", nr, what, path);
+	return okv_error_set(err, -EDQUOT, "all %u %s of the daemon at %.108s are taken (clients = %u); end a client, or raise clients in "
+			     "omnikvd's settings and restart it", nr, what, path, daemon->nr_clients);
 }
 
 /* What this process may have at most, from now on. */
@@ -138,7 +137,7 @@ static int find_places(struct okv_daemon *daemon, void (*log)(void *opaque, int 
 	}
 	daemon->nr_clients = (uint32_t)nr;
 	daemon->nr_conns = daemon->nr_clients * CONNS_OF_CLIENT + CONNS_SPARE;
-	say_full(daemon, &daemon->full);
+	okv_daemon_say_full(daemon, daemon->nr_conns, "connections", &daemon->full);
 	return 0;
 }
 

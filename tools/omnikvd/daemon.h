@@ -57,6 +57,8 @@ struct okv_daemon {
 
 /** daemon.c: each with its reason in @err. */
 int okv_daemon_find_group(struct okv_daemon *daemon, struct omnikv_error *err);
+/** -EDQUOT: all @nr of @what, connections or places for clients, are taken; @err says what to raise. */
+int okv_daemon_say_full(const struct okv_daemon *daemon, uint32_t nr, const char *what, struct omnikv_error *err);
 /**
  * May a socket be made at @path? Nothing stands there, or a socket of this user's that nobody listens at, which may be replaced;
  * @is_locked: the place's lock is held, so nobody does.

@@ -105,6 +105,21 @@ static void describe(const struct okv_daemon *daemon, const struct omnikv_client
 	memcpy(attached->instance, pool->instance, sizeof(attached->instance));
 }
 
+/* Clients that are attached, and no mere looks at the pool. */
+static uint32_t count_clients(struct okv_daemon *daemon)
+{
+	const struct okv_attachment *attachment;
+	struct okv_peer *peer;
+	uint32_t nr = 0;
+
+	for (peer = okv_server_peers(daemon->server); peer; peer = peer->next) {
+		attachment = attachment_of(daemon, peer);
+		if (attachment && !IS_LOOK(attachment))
+			nr++;
+	}
+	return nr;
+}
+
 static int attachment_new(struct okv_daemon *daemon, struct okv_peer *peer, struct okv_attachment **out)
 {
 	if (attachment_of(daemon, peer))
@@ -202,6 +217,11 @@ static int handle_attach(struct okv_server *server, const struct okv_request *re
 		return okv_error_set(&reply->err, ret, "this connection has attached already");
 	if (ret)
 		return ret;
+	/* Those that were there before stay, and come back: see handle_reattach(). */
+	if (!is_look && count_clients(daemon) >= daemon->nr_clients) {
+		free(attachment);
+		return okv_daemon_say_full(daemon, daemon->nr_clients, "places for clients", &reply->err);
+	}
 	attachment->flags = attach->flags;
 	if (is_kmod)
 		ret = is_manager && daemon->manager ? -EBUSY : 0;
