@@ -178,7 +178,10 @@ static int send_frame(struct okv_conn *conn, const struct okv_wire_header *heade
 	}
 }
 
-/* One packet into conn->buf. Its descriptors, moved above 2, go to @fds. Length, or a negative errno. */
+/*
+ * One packet into conn->buf. Its descriptors, moved above 2, go to @fds. Length, or a negative errno; -EMFILE: there was room
+ * for its descriptors, and this process cannot have them.
+ */
 static ssize_t receive_frame(struct okv_conn *conn, int fds[OKV_WIRE_FDS_MAX], uint64_t deadline_ns)
 {
 	union {
@@ -188,6 +191,7 @@ static ssize_t receive_frame(struct okv_conn *conn, int fds[OKV_WIRE_FDS_MAX], u
 	struct iovec iov = { conn->buf, OKV_WIRE_FRAME_MAX };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 	struct cmsghdr *cmsg;
+	bool is_short = false;
 	uint32_t i, nr = 0;
 	ssize_t len;
 	int ret;
@@ -215,12 +219,14 @@ static ssize_t receive_frame(struct okv_conn *conn, int fds[OKV_WIRE_FDS_MAX], u
 		for (; bytes >= sizeof(int) && nr < OKV_WIRE_FDS_MAX; bytes -= sizeof(int), data += sizeof(int)) {
 			memcpy(&fds[nr], data, sizeof(int));
 			fds[nr] = okv_fd_high(fds[nr]);
+			is_short |= fds[nr] < 0;
 			nr++;
 		}
 	}
-	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+	is_short |= (msg.msg_flags & MSG_CTRUNC) && nr < OKV_WIRE_FDS_MAX;
+	if (is_short || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
 		close_fds(fds);
-		return -EPROTO;
+		return is_short ? -EMFILE : -EPROTO;
 	}
 	return len;
 }
@@ -321,6 +327,8 @@ static int exchange_locked(struct okv_conn *conn, struct okv_call *call)
 		return ret;
 	if (ret == REPLY_IS_NONE)
 		ret = -EPROTO;
+	if (ret == -EMFILE)
+		okv_conn_say_why(conn->addr.sun_path, ret, 0, call->err);
 err_drop:
 	drop_locked(conn);
 	return ret;
@@ -361,6 +369,9 @@ int okv_conn_say_why(const char *path, int ret, uint32_t timeout_ms, struct omni
 	if (ret == -EPIPE || ret == -ENOTCONN)
 		return okv_error_set(err, ret, "the daemon at %.108s ended while it was asked; see its log for why, start it again, and try "
 				     "again", path);
+	if (ret == -EMFILE)
+		return okv_error_set(err, ret, "this process cannot have more open files, which it needs for the daemon at %.108s; raise its "
+				     "limit (ulimit -n)", path);
 	return okv_error_set(err, ret, "the daemon at %.108s: %s", path, strerror(-ret));
 }
 
@@ -425,7 +436,8 @@ static int connect_once_locked(struct okv_conn *conn, struct omnikv_error *err)
 		return -ENOTCONN;
 	conn->fd = okv_fd_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	if (conn->fd < 0)
-		return okv_error_set(err, -errno, "socket: %s", strerror(errno));
+		return errno == EMFILE ? okv_conn_say_why(path, -EMFILE, 0, err) :
+		       okv_error_set(err, -errno, "socket: %s", strerror(errno));
 	if (connect(conn->fd, (const struct sockaddr *)&conn->addr, sizeof(conn->addr))) {
 		ret = say_no_connection(conn, -errno, err);
 		goto err_drop;

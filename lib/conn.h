@@ -70,13 +70,15 @@ struct okv_conn_hooks {
  * @hooks: may be NULL; copied
  *
  * Return: 0, -ENOENT or -ECONNREFUSED (nobody listens there), -EACCES (the socket's mode), -EPERM (the daemon does not
- * serve this user), -EDQUOT (its connections are all taken), -EPIPE (it ended meanwhile), -EPROTONOSUPPORT, -ETIME, -ENOMEM; @err says which and why.
+ * serve this user), -EDQUOT (its connections are all taken), -EPIPE (it ended meanwhile), -EPROTONOSUPPORT, -ETIME, -ENOMEM,
+ * -EMFILE; @err says which and why.
  */
 int okv_conn_open(const char *path, const struct okv_conn_hooks *hooks, struct okv_conn **conn,
 		  struct omnikv_error *err);
 /**
  * Say in @err why a request to the daemon at @path (NULL: OKV_CONN_SOCKET) failed with @ret: it is silent for so long
- * (0: OKV_CONN_TIMEOUT_MS), it ended, or what the errno says. Returns @ret.
+ * (0: OKV_CONN_TIMEOUT_MS), it ended, this process cannot have more open files
+ * (-EMFILE), or what the errno says. Returns @ret.
  */
 int okv_conn_say_why(const char *path, int ret, uint32_t timeout_ms, struct omnikv_error *err);
 /** NULL is nothing. */

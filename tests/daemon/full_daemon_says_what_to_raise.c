@@ -238,6 +238,26 @@ static void a_daemon_short_of_descriptors_says_so_once_and_to_whom_it_meets(void
 		okv_conn_close(in[i]);
 }
 
+static void what_a_client_sends_and_no_file_is_left_for_is_said(void **state)
+{
+	static const int fds[] = { 0, 1 };
+	const struct rlimit few = { 3, 3 };
+	const struct okv_wire_reattach again = { .client_id = 1 };
+	struct okv_wire_attached attached;
+	struct okv_call call = {
+		.type = OKV_WIRE_REATTACH, .req = &again, .req_bytes = sizeof(again), .fds_in = fds, .nr_fds_in = 2,
+		.reply = &attached, .reply_max = sizeof(attached),
+	};
+
+	(void)state;
+	start_with_one_client();
+	assert_int_equal(okv_conn_open(the_daemon.socket, NULL, &conns[0], NULL), 0);
+	assert_int_equal(prlimit(the_daemon.pid, RLIMIT_NOFILE, &few, NULL), 0);
+	assert_int_equal(okv_conn_call(conns[0], &call), -EPIPE);
+	assert_int_equal(times_said("no open files are left for what client "), 1);
+	assert_int_equal(times_said("a frame that is none"), 0);
+}
+
 static void a_limit_too_low_for_one_client_is_refused_at_the_start(void **state)
 {
 	(void)state;
@@ -308,6 +328,7 @@ int main(void)
 		TEST(who_waits_gets_the_place_that_becomes_free),
 		TEST(who_comes_back_at_once_finds_its_own_place),
 		TEST(a_daemon_short_of_descriptors_says_so_once_and_to_whom_it_meets),
+		TEST(what_a_client_sends_and_no_file_is_left_for_is_said),
 		TEST(a_limit_too_low_for_one_client_is_refused_at_the_start),
 		TEST(a_limit_too_low_for_all_clients_is_said_and_so_are_those_that_fit),
 		TEST(one_file_too_few_is_one_client_less),

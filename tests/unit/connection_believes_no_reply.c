@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -540,6 +541,57 @@ static void a_request_that_does_not_go_out_brings_no_descriptors(void **state)
 	stop(&daemon);
 }
 
+/* The limit is of new ones alone; @nr_free: how many there can be, of the two that come. */
+static void ask_with_few_files(struct okv_conn *conn, int nr_free, struct omnikv_error *err, int expected)
+{
+	struct rlimit own, few;
+	int spare = dup(0);
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &own), 0);
+	few = own;
+	few.rlim_cur = (rlim_t)(spare + nr_free);
+	close(spare);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	err->text[0] = '\0';
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, err, NULL), expected);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &own), 0);
+}
+
+/* "Protocol error" said nothing of it. */
+static void descriptors_that_this_process_cannot_have_are_said(void **state)
+{
+	const enum answer script[] = { GOOD, WITH_FDS, WITH_FDS, WITH_FDS, WITH_FDS };
+	struct omnikv_error err = { "" };
+	struct okv_conn *conn, *other;
+	struct daemon daemon;
+	struct rlimit own;
+	int before;
+
+	(void)state;
+	start(&daemon, script, 5);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &conn, &err), 0);
+	assert_int_equal(ask(conn, OKV_WIRE_INFO, NULL, NULL), 0);
+	before = open_fds();
+	for (int nr_free = 0; nr_free < 2; nr_free++) {
+		ask_with_few_files(conn, nr_free, &err, -EMFILE);
+		assert_non_null(strstr(err.text, "this process cannot have more open files, which it needs for the daemon at /tmp/omnikv-conn-"));
+		assert_non_null(strstr(err.text, "raise its limit (ulimit -n)"));
+		/* The connection is made anew. */
+		assert_int_equal(ask(conn, OKV_WIRE_INFO, &err, NULL), 0);
+	}
+	assert_int_equal(open_fds(), before);
+	/* Nor a connection. */
+	before = dup(0);
+	close(before);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &own), 0);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)before, own.rlim_max }), 0);
+	assert_int_equal(okv_conn_open(daemon.path, NULL, &other, &err), -EMFILE);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &own), 0);
+	assert_non_null(strstr(err.text, "this process cannot have more open files"));
+	okv_conn_close(conn);
+	stop(&daemon);
+}
+
 static void another_version_is_one_clear_refusal(void **state)
 {
 	const enum answer script[] = { OLD_HELLO };
@@ -567,6 +619,7 @@ int main(void)
 		cmocka_unit_test(features_are_known_while_a_call_goes_on),
 		cmocka_unit_test(a_call_ends_however_many_late_replies_come),
 		cmocka_unit_test(a_request_that_does_not_go_out_brings_no_descriptors),
+		cmocka_unit_test(descriptors_that_this_process_cannot_have_are_said),
 		cmocka_unit_test(another_version_is_one_clear_refusal),
 	};
 

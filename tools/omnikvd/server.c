@@ -584,7 +584,10 @@ static bool peer_read(struct okv_peer *peer)
 	take_fds(&msg, &req);
 	ret = msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EPROTO :
 	      okv_wire_header_check(server->in, (size_t)len, peer->version, false, &header);
-	if (ret) {
+	if (ret && (msg.msg_flags & MSG_CTRUNC) && req.nr_fds < OKV_WIRE_FDS_MAX) {
+		okv_server_log(server, LOG_WARNING, "no open files are left for what client %d sent; closed", peer->cred.pid);
+		peer_end(peer, OKV_END_CLOSED);
+	} else if (ret) {
 		okv_server_log(server, LOG_WARNING, "client %d sent a frame that is none; closed", peer->cred.pid);
 		peer_end(peer, OKV_END_CLOSED);
 	} else {

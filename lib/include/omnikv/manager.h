@@ -114,8 +114,8 @@ struct omnikv_attach_config {
  * (there or here), -EPERM (in a forked child) and, once a daemon was started anew, what omnikv_space_open() returns there.
  *
  * Return: 0, or -ENOENT, -ECONNREFUSED (nobody serves @socket), -EACCES, -EPERM (the daemon refuses this user),
- * -EDQUOT (it has as many clients as it may), -EPROTO (no version of the protocol in common), -ETIME (no answer), -ENOMEM,
- * -EINVAL, each with one line in @err.
+ * -EDQUOT (it has as many clients as it may), -EPROTONOSUPPORT (no version of the protocol in common), -ETIME (no answer),
+ * -EMFILE (this process cannot have more open files), -ENOMEM, -EINVAL, each with one line in @err.
  */
 OMNIKV_API int omnikv_manager_attach(const char *socket, const struct omnikv_attach_config *config,
 				     struct omnikv_manager **manager, struct omnikv_error *err);

@@ -103,8 +103,8 @@ OMNIKV_API int omnikv_size_parse(const char *text, uint64_t *bytes, struct omnik
  * -EBADMSG (FILE is no pool, or of another version or geometry; @err names the field),
  * -ENOENT, -EACCES (the module's pool is another user's, or the daemon's socket not for this one), -EDQUOT (the module's
  * limits, or the daemon has as many clients as it may), -ENOSPC (file system full), -EOPNOTSUPP (no module), -ECONNREFUSED or
- * -EPIPE (the daemon is not there, or ended meanwhile), -EPERM (it refuses this user). A file that this call began is taken
- * away again.
+ * -EPIPE (the daemon is not there, or ended meanwhile), -EPERM (it refuses this user), -EMFILE (this process cannot have more
+ * open files). A file that this call began is taken away again.
  */
 OMNIKV_API int omnikv_pool_open(const char *spec, const struct omnikv_pool_config *config,
 				struct omnikv_pool **pool, struct omnikv_error *err);
@@ -152,7 +152,7 @@ OMNIKV_API void *omnikv_pool_addr(const struct omnikv_pool *pool, const struct o
 #define OMNIKV_CLIENT_F_MANAGER		(1u << 0)
 #define OMNIKV_CLIENT_F_ALL		0x1u
 
-/** -EDQUOT: the daemon of the pool has as many clients as it may. */
+/** -EDQUOT: the daemon of the pool has as many clients as it may; -EMFILE: this process cannot have more open files. */
 OMNIKV_API int omnikv_client_open(struct omnikv_pool *pool, uint32_t flags,
 				  struct omnikv_client **client);
 /**
