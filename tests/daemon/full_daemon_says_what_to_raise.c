@@ -207,6 +207,27 @@ static void who_comes_back_at_once_finds_its_own_place(void **state)
 	assert_int_equal(times_said("refused"), 0);
 }
 
+/* Right behind a refusal, many times where refusals are quick. */
+static void who_comes_when_another_leaves_is_not_refused_with_who_came_before(void **state)
+{
+	uint64_t begin = now_ms();
+	struct omnikv_error err;
+	struct okv_conn *more;
+
+	(void)state;
+	start_with_one_client();
+	take_all();
+	while (now_ms() - begin < 5000) {
+		uint64_t at = now_ms();
+
+		assert_int_equal(okv_conn_open(the_daemon.socket, NULL, &more, &err), -EDQUOT);
+		assert_in_range(now_ms() - at, 1500, 4500);
+		okv_conn_close(conns[0]);
+		conns[0] = NULL;
+		assert_int_equal(okv_conn_open(the_daemon.socket, NULL, &conns[0], &err), 0);
+	}
+}
+
 static void a_daemon_short_of_descriptors_says_so_once_and_to_whom_it_meets(void **state)
 {
 	struct rlimit few;
@@ -224,8 +245,12 @@ static void a_daemon_short_of_descriptors_says_so_once_and_to_whom_it_meets(void
 	assert_int_equal(ret, -EDQUOT);
 	assert_in_range(i, 2, 15);
 	assert_non_null(strstr(err.text, "cannot accept clients now: Too many open files; raise its limit of open files"));
-	for (int again = 0; again < 2; again++)
+	for (int again = 0; again < 2; again++) {
+		uint64_t begin = now_ms();
+
 		assert_int_equal(okv_conn_open(the_daemon.socket, NULL, &conn, &err), -EDQUOT);
+		assert_in_range(now_ms() - begin, 1500, 4500);
+	}
 	assert_int_equal(times_said("cannot accept clients now"), 1);
 	assert_int_equal(times_said("clients are accepted again"), 0);
 	okv_conn_close(in[0]);
@@ -327,6 +352,7 @@ int main(void)
 		TEST(a_second_engine_is_refused_where_one_is_served),
 		TEST(who_waits_gets_the_place_that_becomes_free),
 		TEST(who_comes_back_at_once_finds_its_own_place),
+		TEST(who_comes_when_another_leaves_is_not_refused_with_who_came_before),
 		TEST(a_daemon_short_of_descriptors_says_so_once_and_to_whom_it_meets),
 		TEST(what_a_client_sends_and_no_file_is_left_for_is_said),
 		TEST(a_limit_too_low_for_one_client_is_refused_at_the_start),

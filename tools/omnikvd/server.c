@@ -704,6 +704,20 @@ static bool is_anybody_there(int listen_fd)
 	return poll(&pfd, 1, 0) > 0;
 }
 
+/*
+ * Whoever waited is told why it was in vain. No more than one in a turn: who has left meanwhile makes a place for the next one,
+ * and that is seen first.
+ */
+static bool end_wait(struct okv_server *server, int listen_fd, int fd, const char *why)
+{
+	/* Who comes because of the refusal has not waited yet. */
+	if (!is_anybody_there(listen_fd))
+		server->refuse_ns = 0;
+	refuse(fd, -EDQUOT, why);
+	keep_spare(server);
+	return false;
+}
+
 /* True: there is more to do. */
 static bool accept_one(struct okv_server *server, int listen_fd)
 {
@@ -744,10 +758,10 @@ static bool accept_one(struct okv_server *server, int listen_fd)
 	} else if (error) {
 		okv_error_set(&why, 0, "the daemon at %.108s cannot accept clients now: %s; raise its limit of open files "
 			      "(LimitNOFILE=, ulimit -n)", server->config.path, strerror(error));
-		refuse(fd, -EDQUOT, why.text);
+		return end_wait(server, listen_fd, fd, why.text);
 	} else if (is_full) {
 		note_full(server);
-		refuse(fd, -EDQUOT, server->config.full);
+		return end_wait(server, listen_fd, fd, server->config.full);
 	} else if (peer_new(server, fd)) {
 		note_place(server);
 	} else {
