@@ -65,6 +65,17 @@ def prompts_of_another_run_are_not_waited_for():
             cli.clean(cli.replay("--workload", "chat", "--requests", "150", "--seed", str(seed), f"--daemon={path}"))
 
 
+def the_pool_of_a_daemon_is_named_after_it():
+    """And not by the size that a daemon of the run would have."""
+    with daemon("--pool", "64M") as (_, path):
+        args = ("replay", "--workload", "chat", FAST, "--requests", "20", f"--daemon={path}")
+        done = cli.run(*args)
+        line = f"\npool        daemon:{path}: 64.00 MiB usable on "
+        if line not in done.out:
+            raise AssertionError(f"no {line!r} in\n{done}")
+        cli.equal(cli.clean(cli.run(*args, "--json"))["config"]["pool"], f"daemon:{path}", "pool")
+
+
 def conversations_by_four():
     found = cli.clean(cli.replay("--trace", cli.data("traces/conversation_trace.jsonl"), "--requests", 3000, "--pool", "1G",
                                  "--daemon", "--clients", 4))
@@ -238,7 +249,8 @@ def what_a_killed_replay_left_goes_with_the_next():
 
 
 if __name__ == "__main__":
-    cli.main([sums_are_those_of_one_process, prompts_of_another_run_are_not_waited_for, conversations_by_four, what_a_daemon_spills_is_hit_and_counted,
+    cli.main([sums_are_those_of_one_process, prompts_of_another_run_are_not_waited_for,
+              the_pool_of_a_daemon_is_named_after_it, conversations_by_four, what_a_daemon_spills_is_hit_and_counted,
               options_are_checked, another_granule_than_the_daemons_names_both_and_the_setting,
               a_daemon_that_dies_while_it_is_asked_is_not_said_to_refuse, a_silent_daemon_is_named, a_daemon_that_ends_or_falls_silent_is_named,
               few_descriptors_end_a_replay_with_what_to_raise, a_daemon_with_too_few_places_says_what_to_raise,

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <jansson.h>
 
@@ -911,14 +912,19 @@ static void okv_run_progress(void *opaque, uint64_t done, uint64_t total, const 
 	okv_progress_show(&running->progress, done, total, note);
 }
 
-/* The daemon that is started takes a size alone. */
+/* The daemon that is started takes a size alone; one that is there has its pool. */
 static int okv_check_daemon_pool(struct okv_replay_args *args)
 {
+	static char name[sizeof("daemon:") + sizeof(((struct sockaddr_un *)0)->sun_path)];
 	struct omnikv_error err = { "" };
 	uint64_t bytes;
 
-	if (!args->socket && omnikv_size_parse(args->pool_spec, &bytes, &err))
+	if (args->socket) {
+		snprintf(name, sizeof(name), "daemon:%s", args->socket);
+		args->pool_spec = name;
+	} else if (omnikv_size_parse(args->pool_spec, &bytes, &err)) {
 		okv_usage("--pool: with --daemon it is the size of the daemon's pool: %s", err.text);
+	}
 	return OKV_EXIT_DONE;
 }
 
