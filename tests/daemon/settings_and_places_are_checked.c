@@ -300,6 +300,33 @@ static void every_changed_setting_that_needs_a_restart_is_named(void **state)
 	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
 }
 
+static void a_reserve_that_no_client_gets_is_said(void **state)
+{
+	const char *const options[] = { "--pool", "16M", "--reserve", "1025K", "--config", config, NULL };
+
+	(void)state;
+	write_config("[daemon]\n");
+	daemon_start(&the_daemon, options);
+	while (!daemon_said(&the_daemon, "--reserve: it is more than a 16th of the pool; each client keeps 1048576 bytes\n"))
+		sleep_ms(5);
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+
+	/* Nor of the file, or of one that is read again; a 16th is right, and the default is nobody's wish. */
+	unlink(the_daemon.log);
+	write_config("[daemon]\npool = 16M\nreserve = 1M\n");
+	daemon_start(&the_daemon, options + 4);
+	write_config("[daemon]\npool = 16M\n\nreserve = 2M\n");
+	kill(the_daemon.pid, SIGHUP);
+	while (!daemon_said(&the_daemon, "omnikvd.conf:4: reserve: it is more than a 16th of the pool; each client keeps 1048576 bytes\n"))
+		sleep_ms(5);
+	assert_false(daemon_said(&the_daemon, "omnikvd.conf:3: "));
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+	unlink(the_daemon.log);
+	daemon_start(&the_daemon, (const char *const []){ "--pool", "16M", NULL });
+	assert_int_equal(daemon_stop(&the_daemon, NULL), 0);
+	assert_false(daemon_said(&the_daemon, "reserve"));
+}
+
 static void a_reload_without_a_file_says_that_there_is_none(void **state)
 {
 	(void)state;
@@ -519,6 +546,7 @@ int main(void)
 		TEST(each_bad_option_is_named),
 		TEST(options_go_before_the_file),
 		TEST(every_changed_setting_that_needs_a_restart_is_named),
+		TEST(a_reserve_that_no_client_gets_is_said),
 		TEST(a_reload_without_a_file_says_that_there_is_none),
 		TEST(each_bad_option_of_a_command_line_is_named),
 		TEST(another_ones_place_is_left_alone),

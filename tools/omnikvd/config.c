@@ -279,6 +279,11 @@ static const struct okv_setting *find(const char *name)
 	return NULL;
 }
 
+bool okv_config_has(const struct okv_daemon_config *config, const char *name)
+{
+	return config->lines[find(name) - settings];
+}
+
 int okv_config_set(struct okv_daemon_config *config, const char *name, const char *value, struct omnikv_error *err)
 {
 	const struct okv_setting *setting = find(name);
@@ -568,5 +573,6 @@ uint32_t okv_config_reload(struct okv_daemon_config *config, struct okv_daemon_c
 		len += (size_t)snprintf(fixed->text + len, sizeof(fixed->text) - len, "%s%s", !i ? "" : i + 1 == nr ? " and " : ", ",
 					names[i]);
 	config->reserve_bytes = fresh->reserve_bytes;
+	config->lines[find("reserve") - settings] = fresh->lines[find("reserve") - settings];
 	return nr;
 }

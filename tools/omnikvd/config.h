@@ -71,6 +71,8 @@ int okv_config_init(struct okv_daemon_config *config);
 void okv_config_fini(struct okv_daemon_config *config);
 /** Settings, for help and options: name, what it needs, one line; false behind the last. */
 bool okv_config_describe(uint32_t index, const char **name, const char **arg, const char **help);
+/** Does the setting stand somewhere? Else it has its default. */
+bool okv_config_has(const struct okv_daemon_config *config, const char *name);
 /** One setting. -EINVAL or -ENOMEM, with the reason in @err. */
 int okv_config_set(struct okv_daemon_config *config, const char *name, const char *value, struct omnikv_error *err);
 /** Settings that do not go together, or are missing; looks at nothing that takes long. -EINVAL with the reason in @err. */

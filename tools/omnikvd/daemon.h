@@ -90,6 +90,8 @@ void okv_daemon_close_store(struct okv_daemon *daemon, bool is_flushed);
 int okv_pool_adopt(struct okv_daemon *daemon, const struct okv_kept *kept, int leases_fd);
 /** service_pool.c */
 extern const struct okv_service okv_pool_service;
+/** Bytes that each client keeps ahead of need: as the settings say, or what the pool is too small for more than. */
+uint64_t okv_pool_reserve(const struct okv_daemon *daemon);
 /** The client of the pool that this connection stands for, in this process; NULL: none, or the pool is the module's. */
 struct omnikv_client *okv_peer_client(const struct okv_daemon *daemon, const struct okv_peer *peer);
 /** Has it attached to the module's pool, of which it is a client by itself? */

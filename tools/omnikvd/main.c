@@ -214,6 +214,20 @@ static void on_fault(int number)
 	_exit(EXIT_FAILED);
 }
 
+/* Clients get less then, where it was not the default. */
+static void say_reserve(const struct okv_daemon *daemon)
+{
+	uint64_t bytes = okv_pool_reserve(daemon);
+	struct omnikv_error line;
+	char text[100];
+
+	if (daemon->spec.kind == OKV_PROVIDER_KMOD || bytes == daemon->config.reserve_bytes || !okv_config_has(&daemon->config, "reserve"))
+		return;
+	snprintf(text, sizeof(text), "it is more than a 16th of the pool; each client keeps %llu bytes", (unsigned long long)bytes);
+	okv_config_refuse(&daemon->config, "reserve", 0, text, &line);
+	say(NULL, LOG_NOTICE, line.text);
+}
+
 /* From the file that --config names. */
 static void read_again(struct okv_daemon *daemon)
 {
@@ -235,6 +249,7 @@ static void read_again(struct okv_daemon *daemon)
 			say(NULL, LOG_WARNING, line);
 		}
 		say(NULL, LOG_INFO, "settings read again");
+		say_reserve(daemon);
 	}
 	okv_config_fini(&fresh);
 }
@@ -461,6 +476,7 @@ static int serve(struct omnikv_error *err)
 	adopt_peers(daemon);
 	okv_server_add(daemon->server, &watchdog);
 	okv_notify("READY=1\nSTATUS=serving %s", daemon->config.socket);
+	say_reserve(daemon);
 	say_ready(daemon);
 	ret = okv_server_run(daemon->server);
 	okv_notify("STOPPING=1");

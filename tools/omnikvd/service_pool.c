@@ -78,6 +78,19 @@ static int need_client(struct okv_server *server, const struct okv_request *req,
 
 /* ---- attaching -------------------------------------------------------------------------- */
 
+uint64_t okv_pool_reserve(const struct okv_daemon *daemon)
+{
+	const struct okv_embedded_pool *pool;
+	uint64_t most;
+
+	if (daemon->spec.kind == OKV_PROVIDER_KMOD)
+		return 0;
+	/* Reserves of a few clients must not take a small pool. */
+	pool = okv_embedded_pool(daemon->pool);
+	most = pool->pool.granule_bytes * (uint64_t)pool->map.nr_granules / RESERVE_SHARE;
+	return daemon->config.reserve_bytes < most ? daemon->config.reserve_bytes : most;
+}
+
 static void describe(const struct okv_daemon *daemon, const struct omnikv_client *client,
 		     struct okv_wire_attached *attached)
 {
@@ -98,10 +111,7 @@ static void describe(const struct okv_daemon *daemon, const struct omnikv_client
 	attached->data_off = pool->data_off;
 	attached->map_bytes = pool->map_bytes;
 	attached->lease_bytes = okv_lease_bytes(pool->map.nr_granules);
-	/* Reserves of a few clients must not take a small pool. */
-	attached->reserve_bytes = daemon->config.reserve_bytes;
-	if (attached->reserve_bytes > pool->pool.granule_bytes * (uint64_t)pool->map.nr_granules / RESERVE_SHARE)
-		attached->reserve_bytes = pool->pool.granule_bytes * (uint64_t)pool->map.nr_granules / RESERVE_SHARE;
+	attached->reserve_bytes = okv_pool_reserve(daemon);
 	memcpy(attached->instance, pool->instance, sizeof(attached->instance));
 }
 
