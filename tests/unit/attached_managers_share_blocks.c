@@ -142,12 +142,14 @@ static void one_sequence_too_many_on_a_block_is_refused(void **state)
 	make_story(&story, 1, T);
 	assert_int_equal(play(&sh.clients[0], &story, true), 0);
 	key = kv_key(&sh.clients[1], &story, 0, T);
+	alarm(60);
 	for (nr = 0; nr <= MANY && !ret; nr += !ret)
 		ret = omnikv_seq_open(sh.clients[1].space, &key, 1, NULL, &seqs[nr]);
 	assert_int_equal(nr, MANY);
 	assert_int_equal(ret, -EOVERFLOW);
 	assert_int_equal(omnikv_seq_tokens(seqs[MANY - 1]), T);
 	omnikv_seq_close_batch(seqs, nr);
+	alarm(0);
 	assert_int_equal(play(&sh.clients[1], &story, true), T);
 	check_shared(&sh);
 	kv_story_free(&story);

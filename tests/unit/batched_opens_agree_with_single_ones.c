@@ -239,7 +239,7 @@ static void what_is_no_batch_is_refused(void **state)
 	kv_world_close(&world);
 }
 
-/* Sequences of two managers, closed in one call. */
+/* Sequences of two managers, closed in one call: what each has of its own goes back to its own. */
 static void one_close_ends_sequences_of_several_managers(void **state)
 {
 	struct kv_world worlds[2];
@@ -249,11 +249,14 @@ static void one_close_ends_sequences_of_several_managers(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 2; i++)
 		open_two(&worlds[i], keys);
-	for (uint32_t i = 0; i < 6; i++)
+	for (uint32_t i = 0; i < 6; i++) {
 		assert_int_equal(omnikv_seq_open(worlds[i / 2 % 2].space, keys, 1, NULL, &seqs[i]), 0);
+		assert_int_equal(omnikv_seq_append(seqs[i], T), 0);
+	}
 	omnikv_seq_close_batch(seqs, 6);
 	for (uint32_t i = 0; i < 2; i++) {
 		assert_int_equal(nr_leased(&worlds[i]), 0);
+		kv_world_check(&worlds[i]);
 		kv_world_close(&worlds[i]);
 	}
 }
