@@ -75,6 +75,15 @@ int main(void)
 		printf("request %d: %lld bytes loaded, %lld saved\n", request, (long long)loaded, (long long)saved);
 		omnikv_seq_close(seq);
 	}
+
+	/* Many prompts in one call, each as by omnikv_seq_open(). */
+	struct omnikv_prefix prompts[] = { { .keys = keys, .nr_keys = 2 }, { .keys = keys, .nr_keys = NR_BLOCKS } };
+	struct omnikv_seq *seqs[2];
+
+	TRY(omnikv_seq_open_batch(space, prompts, 2, seqs));
+	for (int i = 0; i < 2; i++)
+		printf("prompt %d: %llu tokens cached\n", i + 1, (unsigned long long)omnikv_seq_tokens(seqs[i]));
+	omnikv_seq_close_batch(seqs, 2);
 	omnikv_hbm_destroy(kv); omnikv_ring_exit(ring); omnikv_device_close(dev);
 	omnikv_space_close(space); omnikv_manager_destroy(manager); omnikv_client_close(client); omnikv_pool_close(pool);
 	return 0;
