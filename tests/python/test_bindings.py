@@ -522,6 +522,7 @@ def test_the_example_of_the_manual_runs(tmp_path):
     part = page.split("## A prefix, stored and found", 1)[1].split("\n## ", 1)[0]
     program = "\n".join(line[4:] for line in part.splitlines() if line.startswith("    ") or not line)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "[992, 32] tokens to begin with" in done.stdout
     assert "62 blocks of 16 tokens are cached" in done.stdout
 
 
