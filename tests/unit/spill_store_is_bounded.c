@@ -222,6 +222,7 @@ struct killed {
 	struct sim_disk	*sim;
 	uint8_t		*base;		/* what the disk had as the mark had been moved, and nothing else done */
 	uint32_t	nr;
+	uint32_t	nr_unsynced;	/* of those */
 };
 
 static int kill_here(void *opaque, const char *name)
@@ -231,6 +232,7 @@ static int kill_here(void *opaque, const char *name)
 	(void)name;
 	memcpy(killed->base, killed->sim->base, CAPACITY);
 	killed->nr++;
+	killed->nr_unsynced += !killed->sim->nr_entries || !killed->sim->journal[killed->sim->nr_entries - 1].is_sync;
 	return 0;
 }
 
@@ -246,6 +248,7 @@ static void spill_killed_as_its_mark_moves_hides_nothing(void **state)
 	(void)state;
 	assert_non_null(killed.base);
 	sim_disk_init(&sim, CAPACITY);
+	sim.is_logging = true;
 	killed.sim = &sim;
 	assert_int_equal(spill_sim_open(&sim, &config, &store), 0);
 	okv_failpoint_arm(&(struct okv_failpoint){ .name = "spill.marked", .fn = kill_here, .opaque = &killed });
@@ -272,6 +275,8 @@ static void spill_killed_as_its_mark_moves_hides_nothing(void **state)
 		okv_store_close(again);
 		sim_disk_fini(&after);
 	}
+	/* The disk had it before anything was written behind it. */
+	assert_int_equal(killed.nr_unsynced, 0);
 	okv_failpoint_disarm_all();
 	okv_store_close(store);
 	sim_disk_fini(&sim);
