@@ -294,6 +294,13 @@ static void a_prefix_that_is_refused_is_not_made_first(void **state)
 	keys = kv_keys(&world, &story, nr);
 	assert_int_equal(omnikv_space_prefetch(world.space, keys, nr), -EBUSY);
 	assert_int_equal(board->nr_paths, 0);
+	/* Nor for a lookup, which finds what is in memory by itself and asks for the rest. */
+	for (uint32_t i = 0; i < 8 * T; i++)
+		kv_story_add(&story, i);
+	seq = kv_open(&world, &story, false);
+	assert_int_equal(omnikv_seq_tokens(seq), nr * T);
+	omnikv_seq_close(seq);
+	assert_int_equal(board->nr_paths, 0);
 	free(keys);
 	kv_story_free(&story);
 	kv_world_detach(&world);
