@@ -93,9 +93,13 @@ static void blocks_on_nvme_come_back_for_a_batch(void **state)
 			for (uint32_t k = 0; k < nr_blocks * T; k++)
 				kv_story_add(&story, from + i);
 			keys[i] = kv_keys(&world, &story, nr_blocks);
-			prefixes[i] = (struct omnikv_prefix){ .keys = keys[i], .nr_keys = nr_blocks };
+			prefixes[i] = (struct omnikv_prefix){ .keys = keys[i], .nr_keys = nr_blocks / 2 };
 			kv_story_free(&story);
 		}
+		assert_int_equal(omnikv_seq_open_batch(world.space, prefixes, nr, seqs), 0);
+		omnikv_seq_close_batch(seqs, nr);
+		for (uint32_t i = 0; i < nr; i++)
+			prefixes[i].nr_keys = nr_blocks;
 		assert_int_equal(omnikv_seq_open_batch(world.space, prefixes, nr, seqs), 0);
 		for (uint32_t i = 0; i < nr; i++) {
 			struct kv_story story = { 0 };
