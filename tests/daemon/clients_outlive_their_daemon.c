@@ -247,25 +247,33 @@ static void take_place(struct omnikv_client *client, const struct omnikv_extent 
 	assert_int_not_equal(ext->generation, gone->generation);
 }
 
+/* The next daemon compares what the client has with what is noted for it, and @live is among it. */
+static void check_is_kept(struct omnikv_pool *pool, struct omnikv_client *engine, const struct omnikv_extent *live)
+{
+	struct omnikv_extent_info info = { .size = sizeof(info) };
+	struct omnikv_extent ext;
+
+	daemon_kill(&the_daemon);
+	daemon_start(&the_daemon, options);
+	until_there(pool, engine);
+	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &ext), 0);
+	assert_int_equal(omnikv_extent_query(engine, live, &info), 0);
+	assert_int_equal(info.state, OMNIKV_EXTENT_PRIVATE);
+	assert_true(info.is_mine);
+}
+
 /* It is in use. What an old request may have left there is given back, and it is none of that. */
 static void memory_of_a_block_that_went_unheard_is_not_given_up_anew(void **state)
 {
-	struct omnikv_extent_info info = { .size = sizeof(info) };
 	struct omnikv_pool *pool = open_pool();
 	struct omnikv_client *boss, *engine;
-	struct omnikv_extent gone, live, ext;
+	struct omnikv_extent gone, live;
 
 	(void)state;
 	assert_int_equal(omnikv_client_open(pool, OMNIKV_CLIENT_F_MANAGER, &boss), 0);
 	engine = client_whose_block_went_unheard(pool, boss, true, &gone);
 	take_place(engine, &gone, &live);
-	daemon_kill(&the_daemon);
-	daemon_start(&the_daemon, options);
-	until_there(pool, engine);
-	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &ext), 0);
-	assert_int_equal(omnikv_extent_query(engine, &live, &info), 0);
-	assert_int_equal(info.state, OMNIKV_EXTENT_PRIVATE);
-	assert_true(info.is_mine);
+	check_is_kept(pool, engine, &live);
 	omnikv_client_close(engine);
 	omnikv_client_close(boss);
 	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
@@ -296,9 +304,8 @@ static void a_lease_on_memory_of_a_block_that_went_unheard_ends(void **state)
 /* It is refused, and what the client has there under the new name stays known as its own. */
 static void memory_leased_by_an_old_name_is_not_given_up_anew(void **state)
 {
-	struct omnikv_extent_info info = { .size = sizeof(info) };
 	struct omnikv_pool *pool = open_pool();
-	struct omnikv_extent gone, live, ext;
+	struct omnikv_extent gone, live;
 	struct omnikv_client *engine;
 
 	(void)state;
@@ -308,13 +315,7 @@ static void memory_leased_by_an_old_name_is_not_given_up_anew(void **state)
 	take_place(engine, &gone, &live);
 	assert_int_equal(omnikv_extent_lease(engine, &gone, 1), -ESTALE);
 	assert_int_equal(omnikv_extent_io_get(engine, &gone, 1), -ESTALE);
-	daemon_kill(&the_daemon);
-	daemon_start(&the_daemon, options);
-	until_there(pool, engine);
-	assert_int_equal(omnikv_extent_alloc(engine, 1, 1, NULL, 0, &ext), 0);
-	assert_int_equal(omnikv_extent_query(engine, &live, &info), 0);
-	assert_int_equal(info.state, OMNIKV_EXTENT_PRIVATE);
-	assert_true(info.is_mine);
+	check_is_kept(pool, engine, &live);
 	omnikv_client_close(engine);
 	assert_int_equal(granules_in(pool, OMNIKV_EXTENT_FREE), NR_GRANULES);
 	omnikv_pool_close(pool);

@@ -206,6 +206,24 @@ static void ask_too_much(const struct daemon_case *place)
 	kv_world_detach(&world);
 }
 
+/* In a child, with a board that it shares; its socket is there then. */
+static pid_t start_daemon(struct daemon_case *place, const char *pool, bool is_slow)
+{
+	uint64_t begun = now_ms();
+	pid_t daemon;
+
+	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_true(board != MAP_FAILED);
+	daemon_case_init(place);
+	daemon = fork();
+	assert_true(daemon >= 0);
+	if (!daemon)
+		run_daemon(place, pool, is_slow);
+	while (access(place->socket, F_OK) && now_ms() - begun < 20000)
+		sleep_ms(10);
+	return daemon;
+}
+
 static void others_are_answered_while_one_waits_for_the_disk(void **state)
 {
 	const struct omnikv_attach_config config = { .size = sizeof(config), .deadline_ms = 60000 };
@@ -218,15 +236,7 @@ static void others_are_answered_while_one_waits_for_the_disk(void **state)
 	int status;
 
 	(void)state;
-	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	assert_true(board != MAP_FAILED);
-	daemon_case_init(&place);
-	daemon = fork();
-	assert_true(daemon >= 0);
-	if (!daemon)
-		run_daemon(&place, "4M", true);
-	while (access(place.socket, F_OK) && now_ms() - begun < 20000)
-		sleep_ms(10);
+	daemon = start_daemon(&place, "4M", true);
 	kv_world_connect(&world, KV_SHAPE_FULL, T, place.socket, &config);
 	writer = fork();
 	assert_true(writer >= 0);
@@ -265,7 +275,6 @@ static void a_prefix_that_is_refused_is_not_made_first(void **state)
 {
 	const uint32_t nr = OKV_WIRE_KEYS_MAX + 8;
 	struct daemon_case place;
-	uint64_t begun = now_ms();
 	struct omnikv_seq *seq;
 	struct omnikv_key *keys;
 	struct kv_story story;
@@ -275,15 +284,7 @@ static void a_prefix_that_is_refused_is_not_made_first(void **state)
 	int status;
 
 	(void)state;
-	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	assert_true(board != MAP_FAILED);
-	daemon_case_init(&place);
-	daemon = fork();
-	assert_true(daemon >= 0);
-	if (!daemon)
-		run_daemon(&place, "32M", false);
-	while (access(place.socket, F_OK) && now_ms() - begun < 20000)
-		sleep_ms(10);
+	daemon = start_daemon(&place, "32M", false);
 	kv_world_connect(&world, KV_SHAPE_FULL, T, place.socket, NULL);
 	make_story(&story, 1, nr * T);
 	seq = kv_open(&world, &story, false);
